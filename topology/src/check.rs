@@ -1,0 +1,230 @@
+//! The rules a file must keep as a whole. One rule is one function; each adds its problems to the findings and leaves
+//! the others their turn.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::error::Findings;
+use crate::plan::{Devices, Role};
+use crate::resolve::{Draft, DraftActor, has_blocks, has_groups};
+use crate::section::Section;
+use crate::spec::Spec;
+use crate::suggest::quote;
+
+/// Ranks that one processor carries at most, all groups of an actor together.
+const CPU_RANKS_MAX: u64 = 64;
+
+/// Holds every rule against the draft.
+pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
+    roles_are_there(spec, draft, findings);
+    ranks_have_devices(draft, findings);
+    decode_joins_one_group(draft, findings);
+    blocks_have_one_size(draft, findings);
+    listeners_differ(draft, findings);
+    addresses_differ(draft, findings);
+    tiers_are_whole(spec, findings);
+}
+
+/// Requests need a door, prompts and answers someone to compute them.
+fn roles_are_there(spec: &Spec, draft: &Draft, findings: &mut Findings) {
+    if spec.blind {
+        return;
+    }
+    let first = |role: Role| draft.of(role).next();
+    let end = spec
+        .actors
+        .iter()
+        .map(|actor| actor.section.span.clone())
+        .max_by_key(|span| span.end)
+        .unwrap_or(0..0);
+    if first(Role::Gateway).is_none() {
+        findings.add(&end, "no actor has the role gateway: nothing takes requests", "add [actors.gateway]");
+    }
+    match (first(Role::Prefill), first(Role::Decode)) {
+        (Some(_), Some(_)) => {}
+        (None, Some(decode)) => {
+            let message = format!(
+                "decode without prefill: nothing computes the prompts of {}",
+                quote(decode.name.as_str())
+            );
+            findings.add(
+                &decode.at,
+                message,
+                "add [actors.prefill]; on one host the two are joined by themselves",
+            );
+        }
+        (Some(prefill), None) => {
+            let name = quote(prefill.name.as_str());
+            findings.add(
+                &prefill.at,
+                format!("prefill without decode: nothing computes answers after {name}"),
+                "add [actors.decode]",
+            );
+        }
+        (None, None) => findings.add(
+            &end,
+            "no actor has the role prefill or decode: nothing computes",
+            "add [actors.prefill] and [actors.decode]",
+        ),
+    }
+}
+
+/// Every rank needs a device of its actor's hosts.
+fn ranks_have_devices(draft: &Draft, findings: &mut Findings) {
+    for actor in draft.actors.iter().filter(|actor| has_groups(&actor.role) && !actor.hosts.is_empty()) {
+        let asked = actor.groups * actor.ranks;
+        let gpus = draft.hosts.gpus(&actor.hosts);
+        let mixed = |host| draft.hosts.get(host).is_some_and(|host| host.devices != Devices::Cpu);
+        if gpus.is_none() && actor.hosts.iter().any(mixed) {
+            let message = format!("{} is placed on processors and on GPUs", quote(actor.name.as_str()));
+            findings.add(
+                &actor.section.span_of("on"),
+                message,
+                "ranks of one group need devices of one kind",
+            );
+            continue;
+        }
+        let (have, what) = match gpus {
+            Some(gpus) => (gpus, "GPUs".to_owned()),
+            None => {
+                let hosts = actor.hosts.len() as u64;
+                (hosts * CPU_RANKS_MAX.min(draft.cores.max(1) as u64), format!("cores of {hosts} hosts"))
+            }
+        };
+        let what = if what == "cores of 1 hosts" { "cores".to_owned() } else { what };
+        if actor.ranks > have {
+            let message = format!(
+                "more ranks than devices: {} asks for {} ranks on {have} {what}",
+                actor.name, actor.ranks
+            );
+            findings.add(&actor.section.span_of("ranks"), message, format!("write ranks = {have} at most"));
+        } else if gpus.is_some() && asked > have {
+            let message = format!(
+                "more ranks than devices: {} asks for {} groups of {} ranks on {have} {what}",
+                actor.name, actor.groups, actor.ranks
+            );
+            let help = format!("write groups = {} at most", have / actor.ranks);
+            findings.add(&actor.section.span_of("groups"), message, help);
+        } else if gpus.is_none() && asked > CPU_RANKS_MAX * actor.hosts.len() as u64 {
+            let message =
+                format!("{} asks for {asked} ranks; a processor carries {CPU_RANKS_MAX} at most", actor.name);
+            let help =
+                format!("write groups = {} at most", CPU_RANKS_MAX * actor.hosts.len() as u64 / actor.ranks);
+            findings.add(&actor.section.span_of("groups"), message, help);
+        }
+    }
+}
+
+/// Joined means one prefill and one decode of one group each, at the same place.
+fn decode_joins_one_group(draft: &Draft, findings: &mut Findings) {
+    for decode in draft.of(Role::Decode).filter(|decode| decode.section.flag("joined") == Some(true)) {
+        let mut refuse = |span, message: String| findings.add(&span, message, "write joined = false");
+        for actor in draft.of(Role::Prefill).chain([decode]).filter(|actor| actor.groups > 1) {
+            let message =
+                format!("joined decode has one group, and {} asks for {}", actor.name, actor.groups);
+            refuse(actor.section.span_of("groups"), message);
+        }
+        let span = decode.section.span_of("joined");
+        if draft.of(Role::Decode).count() > 1 || draft.of(Role::Prefill).count() > 1 {
+            refuse(
+                span.clone(),
+                "joined decode has one actor of the role prefill and one of the role decode".to_owned(),
+            );
+        }
+        if draft.of(Role::Prefill).any(|prefill| prefill.hosts != decode.hosts) {
+            refuse(span, "joined decode computes prompts itself, and prefill is placed elsewhere".to_owned());
+        }
+    }
+}
+
+/// Blocks move between groups, so all have the same size.
+fn blocks_have_one_size(draft: &Draft, findings: &mut Findings) {
+    let saying =
+        |actor: &&DraftActor| has_blocks(&actor.role) && actor.section.scalar("block_size").is_some();
+    let mut saying = draft.actors.iter().filter(saying);
+    let Some(first) = saying.next() else { return };
+    let size = first.section.number("block_size");
+    for actor in saying.filter(|actor| actor.section.number("block_size") != size) {
+        let message = format!("blocks move between groups and have one size: {} says {size}", first.name);
+        let help = format!("write block_size = {size}, or leave it out");
+        findings.add(&actor.section.span_of("block_size"), message, help);
+    }
+}
+
+/// No two listeners of one host share an address.
+fn listeners_differ(draft: &Draft, findings: &mut Findings) {
+    let listens = |actor: &DraftActor| -> Option<SocketAddr> { actor.section.text("listen")?.parse().ok() };
+    let gateways: Vec<(&DraftActor, SocketAddr)> =
+        draft.of(Role::Gateway).filter_map(|actor| Some((actor, listens(actor)?))).collect();
+    for (i, (actor, address)) in gateways.iter().enumerate() {
+        let same = |(other, taken): &&(&DraftActor, SocketAddr)| {
+            overlap(*taken, *address) && other.hosts.iter().any(|host| actor.hosts.contains(host))
+        };
+        if let Some((other, taken)) = gateways[..i].iter().find(same) {
+            let message = format!(
+                "two listeners on one address: {} listens at {taken} too",
+                quote(other.name.as_str())
+            );
+            findings.add(&actor.section.span_of("listen"), message, "choose another port");
+        }
+        for host in actor.hosts.iter().filter_map(|name| draft.hosts.get(name)) {
+            let Some(taken) = host.address.as_ref().and_then(|address| address.parse().ok()) else {
+                continue;
+            };
+            if overlap(taken, *address) {
+                let message =
+                    format!("two listeners on one address: host {} is reached at {taken}", host.name);
+                findings.add(&actor.section.span_of("listen"), message, "choose another port");
+                break;
+            }
+        }
+    }
+}
+
+/// Whether two listeners would meet: the same port, and the same IP or one that stands for all. Port 0 is any free one.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let wide = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || wide)
+}
+
+/// No two hosts are reached at one address.
+fn addresses_differ(draft: &Draft, findings: &mut Findings) {
+    let mut taken: BTreeMap<&str, &crate::plan::Host> = BTreeMap::new();
+    for host in &draft.hosts.list {
+        let Some(address) = &host.address else { continue };
+        let Some(first) = taken.insert(address, host) else { continue };
+        let span = draft.hosts.spans.get(&host.name).cloned().unwrap_or(0..0);
+        if draft.hosts.spans.get(&first.name) != Some(&span) {
+            let message = format!("{} and {} are two hosts at one address: {address}", first.name, host.name);
+            findings.add(&span, message, "a host is one process: give each its own port");
+        }
+    }
+}
+
+/// A tier is one of four kinds, and only stores outside memory take a size of their own.
+fn tiers_are_whole(spec: &Spec, findings: &mut Findings) {
+    const KINDS: [&str; 4] = ["device", "host", "disk", "shared"];
+    let Some(cache) = spec.root.section("cache") else { return };
+    for tier in cache.sections("tiers") {
+        let said: Vec<&str> = KINDS.into_iter().filter(|kind| tier.has(kind)).collect();
+        match said[..] {
+            [] => {
+                let help = "write one of device, host, disk and shared";
+                findings.add(&tier.span, "a tier of no kind", help);
+            }
+            [kind @ ("device" | "host")] if tier.has("size") => {
+                let message = format!("{} says its size already", quote(kind));
+                findings.add(&tier.span_of("size"), message, "leave size out");
+            }
+            [_] => {}
+            [_, second, ..] => {
+                let message = format!("a tier of two kinds: {}", said.join(", "));
+                findings.add(&key_span(tier, second), message, "write a tier for each");
+            }
+        }
+    }
+}
+
+fn key_span(section: &Section, name: &str) -> std::ops::Range<usize> {
+    section.said(name).map_or_else(|| section.span.clone(), |entry| entry.key.clone())
+}
