@@ -1,0 +1,53 @@
+//! The table of operations a model is written against. It stands between the model families, which know shapes and
+//! order, and the code that computes; another device is another implementation, held to [`crate::check`].
+
+use crate::kv::KvMemory;
+use crate::matrix::Matrix;
+use crate::op::{Activation, Attention, Pairing, RopeTable};
+
+/// Computes operations on activations: plain row-major f32 slices.
+///
+/// What an implementation promises:
+/// - A row's values are bit-identical whatever other rows share the call, however a prompt is cut into chunks, and
+///   however many threads compute.
+/// - Weights take part as the f32 values that [`crate::dequantize`] gives; products are summed in f32.
+/// - Shapes that do not fit panic before anything is written: such a call is a bug.
+pub trait Backend: Send {
+    /// For logs and reports: which implementation this is, and what it uses of the machine.
+    fn name(&self) -> &'static str;
+
+    /// `out [tokens, table.cols]`: the rows of `table` that `tokens` number.
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut [f32]);
+
+    /// `out [rows, weight.rows]` = `x [rows, weight.cols]` times `weight` transposed.
+    fn matmul(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+        self.matmul_many(x, rows, &mut [(weight, out)]);
+    }
+
+    /// [`Backend::matmul`] of the same `x` with several weights (query, key and value; gate and up) at once.
+    fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]);
+
+    /// Each row of `weight.len()` values: `out = x / sqrt(mean(x²) + eps) * weight`.
+    fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+
+    /// [`Backend::rms_norm`] onto itself, as norms of single heads want it.
+    fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32);
+
+    /// Turns the heads of `x [positions, heads, head_dim]` by the angles of `positions`. Only the first
+    /// `table.rotated()` values of a head turn.
+    #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
+    fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing);
+
+    /// `gate = activation(gate) * up`, value by value.
+    fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation);
+
+    /// `x += y`, value by value.
+    fn add(&mut self, x: &mut [f32], y: &[f32]);
+
+    /// `x *= factor`, value by value.
+    fn scale(&mut self, x: &mut [f32], factor: f32);
+
+    /// Causal attention of `q [tokens, heads, head_dim]` over the keys and values in `kv`, which hold the tokens of the
+    /// step already; `out` has the shape of `q`. Tokens lie in the order of `args.rows`.
+    fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]);
+}

@@ -1,0 +1,148 @@
+//! The backend for processors: AVX2 with FMA and F16C where the machine has them, which is looked up once at run time,
+//! and the plain loops of the reference elsewhere. One file per family of operations, one for the threads they share.
+
+mod attention;
+mod buffer;
+#[cfg(target_arch = "x86_64")]
+mod dots;
+#[cfg(target_arch = "x86_64")]
+mod format;
+mod gate;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod matmul;
+mod norm;
+mod output;
+mod probe;
+mod rope;
+mod threads;
+
+use crate::backend::Backend;
+use crate::kv::KvMemory;
+use crate::matrix::Matrix;
+use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::reference;
+use buffer::Buffer;
+use matmul::Matmul;
+use threads::Pool;
+
+/// Values of a pointwise operation that one thread takes at a time; fewer are not shared out at all.
+const PART: usize = 1 << 14;
+
+/// Which code runs.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Level {
+    /// The reference's loops.
+    Plain,
+    /// AVX2, FMA and F16C; made only where the machine has them.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+/// True where the machine has what [`Level::Avx2`] needs.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+/// Computes on one or several threads of this machine.
+pub struct CpuBackend {
+    /// The calling thread and others.
+    pool: Pool,
+    /// Fixed at the start.
+    level: Level,
+    /// Activations of a product, in rows of whole cache lines; written by each product.
+    input: Buffer,
+}
+
+impl CpuBackend {
+    /// A backend of `threads` threads, the calling one among them; it is the one thread that should call operations.
+    /// Extra thread `i` (from 1) is bound to core `pin[i]` where `pin` is long enough; the caller binds itself.
+    pub fn new(threads: usize, pin: &[usize]) -> CpuBackend {
+        #[cfg(target_arch = "x86_64")]
+        let level = if has_avx2() { Level::Avx2 } else { Level::Plain };
+        #[cfg(not(target_arch = "x86_64"))]
+        let level = Level::Plain;
+        CpuBackend { pool: Pool::new(threads, pin), level, input: Buffer::new() }
+    }
+
+    /// The same without vector instructions, as on machines that lack them.
+    pub fn plain(threads: usize) -> CpuBackend {
+        CpuBackend { pool: Pool::new(threads, &[]), level: Level::Plain, input: Buffer::new() }
+    }
+
+    /// Threads that compute, the calling one among them.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        match self.level {
+            Level::Plain => "cpu, plain",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "cpu, AVX2",
+        }
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut [f32]) {
+        op::check_embed(table, tokens, out);
+        reference::embed(table, tokens, out);
+    }
+
+    fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        op::check_matmul(x, rows, parts);
+        Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input }.run(x, rows, parts);
+    }
+
+    fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        op::check_norm(x, weight, out.len());
+        let level = self.level;
+        self.pool.run_parts(out, whole_rows(weight.len()), &|start, out| {
+            out.copy_from_slice(&x[start..][..out.len()]);
+            norm::rows(level, out, weight, eps);
+        });
+    }
+
+    fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32) {
+        op::check_norm(x, weight, x.len());
+        let level = self.level;
+        self.pool.run_parts(x, whole_rows(weight.len()), &|_, x| norm::rows(level, x, weight, eps));
+    }
+
+    fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing) {
+        let head_dim = op::check_rope(x, heads, positions, table);
+        let (turn, width) = (rope::Turn { table, pairing, head_dim }, (heads * head_dim).max(1));
+        self.pool.run_parts(x, whole_rows(width), &|start, x| {
+            turn.run(x, &positions[start / width..][..x.len() / width]);
+        });
+    }
+
+    fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation) {
+        op::check_pair("gated", gate, up);
+        let level = self.level;
+        self.pool.run_parts(gate, PART, &|start, gate| {
+            gate::gated(level, gate, &up[start..][..gate.len()], activation);
+        });
+    }
+
+    fn add(&mut self, x: &mut [f32], y: &[f32]) {
+        op::check_pair("add", x, y);
+        self.pool.run_parts(x, PART, &|start, x| reference::add(x, &y[start..]));
+    }
+
+    fn scale(&mut self, x: &mut [f32], factor: f32) {
+        self.pool.run_parts(x, PART, &|_, x| reference::scale(x, factor));
+    }
+
+    fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        op::check_attention(args, q, kv, out);
+        attention::run((&mut self.pool, self.level), args, (q, kv), out);
+    }
+}
+
+/// The size of a part that is whole rows of `width`.
+fn whole_rows(width: usize) -> usize {
+    (PART / width).max(1) * width
+}

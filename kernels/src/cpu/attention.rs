@@ -1,0 +1,79 @@
+//! Attention over paged keys and values: how a call is cut into items for the threads. An item is one key head and some
+//! consecutive tokens of one row; its queries are these tokens times the heads that share the key head, so that a block
+//! of keys and values, once in the nearest cache, serves all of them.
+
+#[cfg(target_arch = "x86_64")]
+mod flash;
+
+use super::Level;
+use super::output::Output;
+use super::threads::Pool;
+use crate::kv::KvMemory;
+use crate::op::Attention;
+use crate::reference::{self, Seen};
+
+/// Queries of an item, as far as whole tokens allow.
+const QUERIES: usize = 48;
+
+/// Part of an attention call.
+#[derive(Copy, Clone)]
+pub(super) struct Item {
+    /// Which row of the call.
+    pub row: usize,
+    /// Which head of keys and values.
+    pub kv_head: usize,
+    /// First token, counted within the row.
+    pub token: usize,
+    /// How many tokens.
+    pub tokens: usize,
+    /// Place of the first token among those of all rows.
+    pub place: usize,
+}
+
+/// Runs a call whose arguments have been checked.
+pub(crate) fn run(
+    (pool, level): (&mut Pool, Level),
+    args: &Attention<'_>,
+    (q, kv): (&[f32], &KvMemory),
+    out: &mut [f32],
+) {
+    match level {
+        Level::Plain => plain(pool, args, (q, kv), out),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            let items = items(args, kv.layout().kv_heads);
+            let out = Output::new(out);
+            // SAFETY: the level says that the machine has the features; no two items have a head of a token in common.
+            #[expect(unsafe_code, reason = "calls code for AVX2")]
+            pool.run(items.len(), &|item| unsafe { flash::item(args, items[item], (q, kv), &out) });
+        }
+    }
+}
+
+/// The reference, a token at a time.
+fn plain(pool: &mut Pool, args: &Attention<'_>, (q, kv): (&[f32], &KvMemory), out: &mut [f32]) {
+    let tokens = items(args, 1);
+    let width = args.heads * kv.layout().head_dim;
+    let seen = |place: usize| {
+        let item = tokens.iter().rfind(|item| item.place <= place).expect("items cover all tokens");
+        Seen { row: item.row, token: item.token + place - item.place }
+    };
+    pool.run_parts(out, width, &|start, out| {
+        reference::attend(args, seen(start / width), &q[start..][..width], kv, out);
+    });
+}
+
+/// All items of a call.
+fn items(args: &Attention<'_>, kv_heads: usize) -> Vec<Item> {
+    let tokens_max = (QUERIES * kv_heads / args.heads).max(1);
+    let (mut items, mut place) = (Vec::new(), 0);
+    for (r, row) in args.rows.iter().enumerate() {
+        for token in (0..row.tokens).step_by(tokens_max) {
+            let tokens = tokens_max.min(row.tokens - token);
+            let item = |kv_head| Item { row: r, kv_head, token, tokens, place: place + token };
+            items.extend((0..kv_heads).map(item));
+        }
+        place += row.tokens;
+    }
+    items
+}

@@ -1,0 +1,60 @@
+//! The gate of feed-forward layers.
+
+use super::Level;
+use crate::op::Activation;
+use crate::reference;
+
+/// `gate = activation(gate) * up`.
+pub(crate) fn gated(level: Level, gate: &mut [f32], up: &[f32], activation: Activation) {
+    match level {
+        Level::Plain => reference::gated(gate, up, activation),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            // SAFETY: the level says that the machine has the features.
+            #[expect(unsafe_code, reason = "calls code for AVX2")]
+            unsafe {
+                avx2::gated(gate, up, activation);
+            }
+        }
+    }
+}
+
+/// Vectors.
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use crate::cpu::lanes::{self, LANES};
+    use crate::op::Activation;
+    use std::arch::x86_64::*;
+
+    /// `gate = activation(gate) * up`; the last values go through a whole vector too, so that a value does not depend on
+    /// its place.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
+        let whole = gate.len() / LANES * LANES;
+        for at in (0..whole).step_by(LANES) {
+            let y = product(lanes::load(gate, at), lanes::load(up, at), activation);
+            lanes::store(gate, at, y);
+        }
+        if whole < gate.len() {
+            let y = product(lanes::load_part(gate, whole), lanes::load_part(up, whole), activation);
+            lanes::store_part(gate, whole, y);
+        }
+    }
+
+    /// Both activations are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn product(x: __m256, up: __m256, activation: Activation) -> __m256 {
+        let turned = match activation {
+            Activation::Silu => _mm256_sub_ps(_mm256_setzero_ps(), x),
+            Activation::GeluTanh => {
+                let slope = -2.0 * (2.0 / std::f32::consts::PI).sqrt();
+                let square = _mm256_mul_ps(x, x);
+                let inner = _mm256_fmadd_ps(square, _mm256_set1_ps(slope * 0.044_715), _mm256_set1_ps(slope));
+                _mm256_mul_ps(inner, x)
+            }
+        };
+        let below = _mm256_add_ps(_mm256_set1_ps(1.0), lanes::exp(turned));
+        _mm256_mul_ps(_mm256_div_ps(x, below), up)
+    }
+}

@@ -1,0 +1,187 @@
+//! Keys and values of past tokens, in blocks. Who owns which block is decided elsewhere; this is only the memory, in
+//! the layout that attention reads fastest.
+
+use crate::error::Error;
+
+/// Values per vector that rows are filled up to.
+const LANES: usize = 8;
+
+/// Shape of KV memory; the same for all ranks that exchange blocks.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct KvLayout {
+    /// Layers that keep keys and values.
+    pub layers: usize,
+    /// Heads of keys and values per layer.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+}
+
+impl KvLayout {
+    /// Bytes that one block takes, all layers together.
+    pub fn bytes_per_block(&self) -> usize {
+        self.floats_per_block() * size_of::<f32>()
+    }
+
+    /// Distance in `k` between one value of a head and the next: `block_size`, rounded up to whole vectors.
+    pub fn key_stride(&self) -> usize {
+        self.block_size.next_multiple_of(LANES)
+    }
+
+    /// Distance in `v` between one token and the next: `head_dim`, rounded up to whole vectors.
+    pub fn value_stride(&self) -> usize {
+        self.head_dim.next_multiple_of(LANES)
+    }
+
+    /// Floats of the keys of one block, layer and head.
+    pub(crate) fn key_floats(&self) -> usize {
+        self.head_dim * self.key_stride()
+    }
+
+    /// Floats of the values of one block, layer and head.
+    pub(crate) fn value_floats(&self) -> usize {
+        self.block_size * self.value_stride()
+    }
+
+    /// Floats of the keys and values of one block and layer.
+    fn floats_per_layer(&self) -> usize {
+        self.kv_heads * (self.key_floats() + self.value_floats())
+    }
+
+    /// Floats of one block.
+    fn floats_per_block(&self) -> usize {
+        self.layers * self.floats_per_layer()
+    }
+}
+
+/// KV memory of one rank: `[blocks, layers]`, each holding the keys and then the values of one block and layer.
+///
+/// Keys are transposed, so that one vector holds the same value of eight tokens and scores need no sums across a vector.
+/// The operating system gives the memory when a block is first written, so a large budget costs nothing until it is used.
+#[derive(Debug)]
+pub struct KvMemory {
+    /// Shape of a block.
+    layout: KvLayout,
+    /// Number of blocks.
+    blocks: usize,
+    /// Written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
+    floats: Vec<f32>,
+}
+
+impl KvMemory {
+    /// Memory for `blocks` blocks, all zero.
+    pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
+        assert!(
+            layout.kv_heads > 0 && layout.head_dim > 0 && layout.block_size > 0,
+            "KV memory of nothing: {layout:?}"
+        );
+        KvMemory { layout, blocks, floats: vec![0.0; blocks * layout.floats_per_block()] }
+    }
+
+    /// Shape of a block.
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Stores one token's `k` and `v`, each `[kv_heads, head_dim]`, at place `offset` of `block`.
+    #[expect(clippy::too_many_arguments, reason = "a struct would be made for each token only to be taken apart")]
+    pub fn write(&mut self, layer: usize, block: u32, offset: usize, k: &[f32], v: &[f32]) {
+        let layout = self.layout;
+        let KvLayout { kv_heads, head_dim, block_size, .. } = layout;
+        assert!(offset < block_size, "KV write: token {offset} of a block of {block_size}");
+        assert_eq!(k.len(), kv_heads * head_dim, "KV write: keys");
+        assert_eq!(v.len(), kv_heads * head_dim, "KV write: values");
+        let start = self.layer_start(layer, block);
+        let place = &mut self.floats[start..][..layout.floats_per_layer()];
+        let (keys, values) = place.split_at_mut(kv_heads * layout.key_floats());
+        for (head, k) in keys.chunks_exact_mut(layout.key_floats()).zip(k.chunks_exact(head_dim)) {
+            for (lanes, &k) in head.chunks_exact_mut(layout.key_stride()).zip(k) {
+                lanes[offset] = k;
+            }
+        }
+        for (head, v) in values.chunks_exact_mut(layout.value_floats()).zip(v.chunks_exact(head_dim)) {
+            head[offset * layout.value_stride()..][..head_dim].copy_from_slice(v);
+        }
+    }
+
+    /// Keys of one block and layer: `[kv_heads, head_dim, key_stride]`, tokens innermost.
+    pub fn k(&self, layer: usize, block: u32) -> &[f32] {
+        let start = self.layer_start(layer, block);
+        &self.floats[start..][..self.layout.kv_heads * self.layout.key_floats()]
+    }
+
+    /// Values of one block and layer: `[kv_heads, block_size, value_stride]`.
+    pub fn v(&self, layer: usize, block: u32) -> &[f32] {
+        let start = self.layer_start(layer, block) + self.layout.kv_heads * self.layout.key_floats();
+        &self.floats[start..][..self.layout.kv_heads * self.layout.value_floats()]
+    }
+
+    /// The bytes of a block, all layers, to be stored or sent to a rank of the same layout.
+    pub fn export(&self, block: u32) -> Vec<u8> {
+        let start = self.layer_start(0, block);
+        bytemuck::cast_slice(&self.floats[start..][..self.layout.floats_per_block()]).to_vec()
+    }
+
+    /// Fills a block from bytes that [`KvMemory::export`] gave under the same layout.
+    ///
+    /// # Errors
+    /// [`Error::KvBlock`] if `bytes` has another size; the block is unchanged then.
+    pub fn import(&mut self, block: u32, bytes: &[u8]) -> Result<(), Error> {
+        let needed = self.layout.bytes_per_block();
+        if bytes.len() != needed {
+            return Err(Error::KvBlock { size: bytes.len(), needed });
+        }
+        let start = self.layer_start(0, block);
+        let floats = &mut self.floats[start..][..self.layout.floats_per_block()];
+        bytemuck::cast_slice_mut::<f32, u8>(floats).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Where the keys of a block and layer start.
+    fn layer_start(&self, layer: usize, block: u32) -> usize {
+        assert!((block as usize) < self.blocks, "KV block {block} of {}", self.blocks);
+        assert!(layer == 0 || layer < self.layout.layers, "KV layer {layer} of {}", self.layout.layers);
+        block as usize * self.layout.floats_per_block() + layer * self.layout.floats_per_layer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 3, block_size: 4 };
+
+    #[test]
+    fn a_token_is_found_where_the_layout_says() {
+        let mut kv = KvMemory::new(LAYOUT, 3);
+        let k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let v = k.map(|x| 10.0 * x);
+        kv.write(1, 2, 3, &k, &v);
+        for (head, value) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
+            assert_eq!(kv.k(1, 2)[(head * 3 + value) * 8 + 3], k[head * 3 + value]);
+            assert_eq!(kv.v(1, 2)[(head * 4 + 3) * 8 + value], v[head * 3 + value]);
+        }
+        assert!(kv.k(0, 2).iter().chain(kv.v(1, 1)).all(|&x| x == 0.0));
+    }
+
+    #[test]
+    fn a_block_travels_as_bytes() {
+        let mut from = KvMemory::new(LAYOUT, 2);
+        from.write(0, 1, 0, &[1.0; 6], &[2.0; 6]);
+        from.write(1, 1, 2, &[3.0; 6], &[4.0; 6]);
+        let bytes = from.export(1);
+        assert_eq!(bytes.len(), LAYOUT.bytes_per_block());
+        let mut into = KvMemory::new(LAYOUT, 4);
+        into.import(3, &bytes).expect("same layout");
+        assert_eq!((into.k(0, 3), into.v(1, 3)), (from.k(0, 1), from.v(1, 1)));
+        let error = into.import(3, &bytes[4..]).expect_err("too short");
+        assert_eq!(error.to_string(), "a KV block of 892 bytes, this layout needs 896");
+    }
+}

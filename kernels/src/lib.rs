@@ -1,0 +1,29 @@
+//! Arithmetic of language models. It knows nothing of actors, requests or the network: a caller loads a model
+//! ([`load`]), gives it KV memory, and asks it to compute steps.
+
+mod config;
+mod dtype;
+mod error;
+mod files;
+mod matrix;
+mod model;
+mod weights;
+
+pub use dtype::{DType, dequantize};
+pub use error::Error;
+pub use matrix::Matrix;
+pub use model::{Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load};
+pub use weights::Mapped;
+
+mod backend;
+pub mod check;
+mod cpu;
+mod kv;
+mod op;
+mod reference;
+
+pub use backend::Backend;
+pub use cpu::CpuBackend;
+pub use kv::{KvLayout, KvMemory};
+pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
+pub use reference::ReferenceBackend;

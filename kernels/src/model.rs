@@ -1,0 +1,98 @@
+//! What a model is to the rest of the system: something that computes steps. The families are behind one trait, so that
+//! a rank never knows which one it runs.
+
+mod gemma3;
+mod llama;
+mod load;
+mod parts;
+mod pass;
+mod scratch;
+mod source;
+mod text;
+
+pub use load::{Loaded, load};
+pub use scratch::Scratch;
+pub use text::{GgufTokenizer, TextFiles};
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::kv::{KvLayout, KvMemory};
+
+/// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
+pub trait Model: Send + Sync {
+    /// What is known of the model without running it.
+    fn facts(&self) -> &Facts;
+
+    /// Computes one step: the tokens of every row are embedded, their keys and values written to `kv`, and the logits
+    /// that the rows want left in `scratch` ([`Scratch::logits`]), rows in order.
+    ///
+    /// A row's values do not depend on the other rows nor on how its tokens were cut into steps, to the last bit.
+    ///
+    /// # Errors
+    /// [`Error::Step`] or [`Error::KvLayout`] if the step does not fit the model or the memory; nothing is written then.
+    fn forward(
+        &self,
+        step: &[Row<'_>],
+        kv: &mut KvMemory,
+        scratch: &mut Scratch,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Error>;
+}
+
+/// What is known of a model from its files.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Name of the family: `llama`, `gemma3`.
+    pub family: &'static str,
+    /// Number of token ids; the length of a row of logits.
+    pub vocab: usize,
+    /// Positions the model was made for: a sequence may have so many tokens.
+    pub context: u32,
+    /// Layers; each keeps keys and values.
+    pub layers: usize,
+    /// Heads of keys and values per layer.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Weights, as numbers; shared ones count once.
+    pub parameters: u64,
+    /// Bytes those take as stored.
+    pub bytes: u64,
+    /// Tokens that end an answer (end of text, end of turn), ascending.
+    pub eos: Vec<u32>,
+    /// Token that starts every text, if the files name one.
+    pub bos: Option<u32>,
+}
+
+impl Facts {
+    /// Layout of KV memory that fits the model, with blocks of `block_size` tokens.
+    pub fn kv_layout(&self, block_size: usize) -> KvLayout {
+        KvLayout { layers: self.layers, kv_heads: self.kv_heads, head_dim: self.head_dim, block_size }
+    }
+}
+
+/// One sequence's share of a step.
+#[derive(Copy, Clone, Debug)]
+pub struct Row<'a> {
+    /// Its next tokens.
+    pub tokens: &'a [u32],
+    /// Position of the first of them; keys and values of all positions before it are in the blocks.
+    pub start: u32,
+    /// Its block table: position `p` lies in block `blocks[p / block_size]`.
+    pub blocks: &'a [u32],
+    /// For which tokens the logits are wanted.
+    pub logits: Want<'a>,
+}
+
+/// Which tokens of a row give logits. Only these pass the last norm and the output matrix.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Want<'a> {
+    /// None: a chunk inside a prompt.
+    Nothing,
+    /// The last one.
+    Last,
+    /// Those at these places, relative to the row's first token, ascending.
+    At(&'a [u32]),
+    /// All.
+    All,
+}

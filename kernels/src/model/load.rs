@@ -1,0 +1,162 @@
+//! From a path to a model: which format it is, which family, and that family's loader.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json};
+
+use super::source::{Naming, Source, Tokens};
+use super::text;
+use super::{Model, TextFiles, gemma3, llama};
+use crate::config::settings::Settings;
+use crate::error::Error;
+use crate::files;
+use crate::weights::gguf::{self, Gguf, Value};
+use crate::weights::{Mapped, Weights, safetensors};
+
+/// A model and what its files say about text.
+#[derive(Clone)]
+pub struct Loaded {
+    /// The model, to be shared by the ranks of a process.
+    pub model: Arc<dyn Model>,
+    /// Raw material for the tokenizer.
+    pub text: TextFiles,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("facts", self.model.facts()).finish_non_exhaustive()
+    }
+}
+
+/// A family, by its names in the two formats.
+struct Family {
+    /// `general.architecture` of GGUF files.
+    gguf: &'static str,
+    /// `model_type` of `config.json`.
+    model_type: &'static str,
+    /// Its entry in `architectures` of `config.json`.
+    class: &'static str,
+    load: Loader,
+}
+
+/// Takes a model out of its files.
+type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
+
+/// All families.
+const FAMILIES: [Family; 2] = [
+    Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
+    Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
+];
+
+/// Loads a model from a folder (`config.json` and safetensors, single or sharded) or from a `.gguf` file.
+///
+/// Weights stay in their files, which are mapped into memory. A file must not shrink or be written over while the model
+/// is in use (the process would die or compute with other numbers): replace it by renaming a new file over it.
+///
+/// # Errors
+/// Any of [`Error`] but those of steps; each names the file and the place.
+pub fn load(path: &Path) -> Result<Loaded, Error> {
+    if path.is_dir() {
+        return folder(path);
+    }
+    let file = Arc::new(Mapped::open(path)?);
+    if !gguf::is_gguf(&file) {
+        let problem = "is neither a folder with config.json nor a GGUF file".to_owned();
+        return Err(Error::NotAModel { path: path.to_owned(), problem });
+    }
+    from_gguf(path, gguf::read(&file)?)
+}
+
+/// Loads a folder.
+fn folder(path: &Path) -> Result<Loaded, Error> {
+    let config_path = path.join("config.json");
+    let Some(config) = files::json_if_any(&config_path)? else {
+        let problem = "the folder has no config.json".to_owned();
+        return Err(Error::NotAModel { path: path.to_owned(), problem });
+    };
+    let config = object(&config_path, &config)?;
+    let settings = Settings::json(&config_path, config);
+    let family = family_of_folder(&config_path, &settings)?;
+    let tokens = tokens_of_folder(path, &settings)?;
+    let weights = Weights::new(path, safetensors::open(path)?);
+    let source = Source { weights, naming: Naming::Folder, tokens, norms_add_one: false };
+    Ok(Loaded { model: (family.load)(source, &settings)?, text: text::of_folder(path)? })
+}
+
+/// Loads a GGUF file.
+fn from_gguf(path: &Path, gguf: Gguf) -> Result<Loaded, Error> {
+    let found = match gguf.metadata.get("general.architecture") {
+        Some(Value::Text(found)) => found.clone(),
+        _ => {
+            let key = "general.architecture".to_owned();
+            return Err(Error::Config {
+                path: path.to_owned(),
+                key,
+                problem: "is missing or no text".to_owned(),
+            });
+        }
+    };
+    let Some(family) = FAMILIES.iter().find(|family| family.gguf == found) else {
+        return Err(unknown(path, found, |family| family.gguf.to_owned()));
+    };
+    let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
+    let text = text::of_gguf(path, &gguf.metadata)?;
+    let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
+    let weights = Weights::new(path, gguf.tensors);
+    let source = Source { weights, naming: Naming::Gguf, tokens, norms_add_one: false };
+    let model = (family.load)(source, &settings)?;
+    let (texts, vocab) = (text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len()), model.facts().vocab);
+    if texts > vocab {
+        let key = "tokenizer.ggml.tokens".to_owned();
+        let problem = format!("has {texts} tokens, the model {vocab}");
+        return Err(Error::Config { path: path.to_owned(), key, problem });
+    }
+    Ok(Loaded { model, text })
+}
+
+/// The family that `config.json` names, by class and by type; both must agree where both are there.
+fn family_of_folder(path: &Path, settings: &Settings<'_>) -> Result<&'static Family, Error> {
+    let classes = settings.texts("architectures")?.unwrap_or_default();
+    let model_type = settings.text("model_type")?;
+    let found =
+        [classes.first().cloned(), model_type.clone()].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let fits = |family: &&Family| {
+        let class = classes.first().is_none_or(|class| class == family.class);
+        let model_type = model_type.as_ref().is_none_or(|found| found == family.model_type);
+        class && model_type && !found.is_empty()
+    };
+    let name = |family: &Family| format!("{} ({})", family.class, family.model_type);
+    FAMILIES.iter().find(fits).ok_or_else(|| unknown(path, found.clone(), name))
+}
+
+/// The file names a family that is not built.
+fn unknown(path: &Path, found: String, name: impl Fn(&Family) -> String) -> Error {
+    let known = FAMILIES.iter().map(name).collect::<Vec<_>>().join(", ");
+    Error::UnknownArchitecture { path: path.to_owned(), found, known }
+}
+
+/// First and last tokens, from `config.json` and `generation_config.json`.
+fn tokens_of_folder(path: &Path, settings: &Settings<'_>) -> Result<Tokens, Error> {
+    let mut eos = settings.tokens("eos_token_id")?;
+    let mut bos = settings.tokens("bos_token_id")?;
+    let generation_path = path.join("generation_config.json");
+    if let Some(generation) = files::json_if_any(&generation_path)? {
+        let settings = Settings::json(&generation_path, object(&generation_path, &generation)?);
+        eos.extend(settings.tokens("eos_token_id")?);
+        bos.extend(settings.tokens("bos_token_id")?);
+    }
+    eos.sort_unstable();
+    eos.dedup();
+    Ok(Tokens { bos: bos.first().copied(), eos })
+}
+
+/// The object that a file of JSON must be.
+fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
+    json.as_object().ok_or_else(|| Error::Malformed {
+        path: path.to_owned(),
+        what: "JSON".to_owned(),
+        at: 0,
+        problem: "is no object".to_owned(),
+    })
+}

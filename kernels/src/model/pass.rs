@@ -1,0 +1,217 @@
+//! One step on its way through the layers: checked once at the start, then the moves that families are written in. The
+//! residual stream is `x`; `y` is what a part of a layer reads and leaves.
+
+use super::parts::{AttentionPart, Ends, FeedForward, Norm};
+use super::scratch::{Scratch, sized};
+use super::{Facts, Row, Want};
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::kv::KvMemory;
+use crate::op::{Attention, AttentionRow, RopeTable};
+
+/// A step in progress.
+pub(super) struct Pass<'a> {
+    /// The step's rows as attention takes them.
+    rows: Vec<AttentionRow<'a>>,
+    kv: &'a mut KvMemory,
+    scratch: &'a mut Scratch,
+    backend: &'a mut dyn Backend,
+    /// Width of the residual stream; known when the tokens are embedded.
+    hidden: usize,
+}
+
+impl<'a> Pass<'a> {
+    /// Checks a step against the model and the memory, and lays its rows out.
+    ///
+    /// # Errors
+    /// [`Error::Step`], [`Error::KvLayout`].
+    pub fn begin(
+        facts: &Facts,
+        step: &[Row<'a>],
+        kv: &'a mut KvMemory,
+        scratch: &'a mut Scratch,
+        backend: &'a mut dyn Backend,
+    ) -> Result<Pass<'a>, Error> {
+        check(facts, step, kv)?;
+        let mut rows = recycle(std::mem::take(&mut scratch.rows));
+        scratch.vocab = facts.vocab;
+        scratch.tokens.clear();
+        scratch.positions.clear();
+        scratch.wanted.clear();
+        for row in step {
+            let first = scratch.tokens.len();
+            let end = first + row.tokens.len();
+            scratch.tokens.extend_from_slice(row.tokens);
+            scratch.positions.extend(row.start..row.start + row.tokens.len() as u32);
+            match row.logits {
+                Want::Nothing => {}
+                Want::Last => scratch.wanted.push(end - 1),
+                Want::At(places) => scratch.wanted.extend(places.iter().map(|&place| first + place as usize)),
+                Want::All => scratch.wanted.extend(first..end),
+            }
+            rows.push(AttentionRow { start: row.start, tokens: row.tokens.len(), blocks: row.blocks });
+        }
+        Ok(Pass { rows, kv, scratch, backend, hidden: 0 })
+    }
+
+    /// `x` = the embeddings of the tokens, times `factor`.
+    pub fn embed(&mut self, ends: &Ends, factor: f32) {
+        self.hidden = ends.embedding.cols;
+        let tokens = &self.scratch.tokens;
+        let x = sized(&mut self.scratch.x, tokens.len() * self.hidden);
+        self.backend.embed(&ends.embedding, tokens, x);
+        if factor != 1.0 {
+            self.backend.scale(x, factor);
+        }
+    }
+
+    /// `y` = the norm of `x`: a part of a layer begins.
+    pub fn enter(&mut self, norm: &Norm) {
+        let len = self.scratch.tokens.len() * self.hidden;
+        let Scratch { x, y, .. } = &mut *self.scratch;
+        self.backend.rms_norm(&x[..len], &norm.weight, norm.eps, sized(y, len));
+    }
+
+    /// `x` += `y`, normed where the family does so: a part of a layer ends.
+    pub fn leave(&mut self, norm: Option<&Norm>) {
+        let len = self.scratch.tokens.len() * self.hidden;
+        let Scratch { x, y, .. } = &mut *self.scratch;
+        if let Some(norm) = norm {
+            self.backend.rms_norm_in_place(&mut y[..len], &norm.weight, norm.eps);
+        }
+        self.backend.add(&mut x[..len], &y[..len]);
+    }
+
+    /// `y` = attention of layer `layer` over `y` and all tokens before it.
+    pub fn attend(&mut self, layer: usize, part: &AttentionPart, rope: &RopeTable) {
+        let Scratch { tokens, positions, y, q, k, v, attended, .. } = &mut *self.scratch;
+        let (count, kv_heads) = (tokens.len(), self.kv.layout().kv_heads);
+        let q = sized(q, count * part.query.rows);
+        let k = sized(k, count * part.key.rows);
+        let v = sized(v, count * part.value.rows);
+        let y = &mut y[..count * self.hidden];
+        self.backend.matmul_many(
+            y,
+            count,
+            &mut [(&part.query, &mut *q), (&part.key, &mut *k), (&part.value, &mut *v)],
+        );
+        if let Some((query, key)) = &part.norms {
+            self.backend.rms_norm_in_place(q, &query.weight, query.eps);
+            self.backend.rms_norm_in_place(k, &key.weight, key.eps);
+        }
+        self.backend.rope(q, part.heads, positions, rope, part.pairing);
+        self.backend.rope(k, kv_heads, positions, rope, part.pairing);
+        store(self.kv, layer, &self.rows, (k, v));
+        let args =
+            Attention { layer, heads: part.heads, scale: part.scale, window: part.window, rows: &self.rows };
+        let attended = sized(attended, q.len());
+        self.backend.attention(&args, q, self.kv, attended);
+        self.backend.matmul(attended, count, &part.output, y);
+    }
+
+    /// `y` = the feed-forward layer of `y`.
+    pub fn feed_forward(&mut self, part: &FeedForward) {
+        let Scratch { tokens, y, gate, up, .. } = &mut *self.scratch;
+        let count = tokens.len();
+        let gate = sized(gate, count * part.gate.rows);
+        let up = sized(up, count * part.up.rows);
+        let y = &mut y[..count * self.hidden];
+        self.backend.matmul_many(y, count, &mut [(&part.gate, &mut *gate), (&part.up, &mut *up)]);
+        self.backend.gated(gate, up, part.activation);
+        self.backend.matmul(gate, count, &part.down, y);
+    }
+
+    /// Logits of the wanted tokens; the step is done.
+    pub fn finish(self, ends: &Ends) {
+        let Scratch { wanted, x, y, logits, rows, .. } = self.scratch;
+        *rows = recycle(self.rows);
+        if wanted.is_empty() {
+            return;
+        }
+        let y = sized(y, wanted.len() * self.hidden);
+        for (y, &token) in y.chunks_exact_mut(self.hidden).zip(&*wanted) {
+            y.copy_from_slice(&x[token * self.hidden..][..self.hidden]);
+        }
+        self.backend.rms_norm_in_place(y, &ends.norm.weight, ends.norm.eps);
+        let output = ends.output.as_ref().unwrap_or(&ends.embedding);
+        let logits = sized(logits, wanted.len() * output.rows);
+        self.backend.matmul(y, wanted.len(), output, logits);
+    }
+}
+
+/// Writes the keys and values of a step to the blocks of its rows.
+fn store(kv: &mut KvMemory, layer: usize, rows: &[AttentionRow<'_>], (k, v): (&[f32], &[f32])) {
+    let layout = kv.layout();
+    let width = layout.kv_heads * layout.head_dim;
+    let mut tokens = k.chunks_exact(width).zip(v.chunks_exact(width));
+    for row in rows {
+        let start = row.start as usize;
+        for (position, (k, v)) in (start..start + row.tokens).zip(&mut tokens) {
+            let block = row.blocks[position / layout.block_size];
+            kv.write(layer, block, position % layout.block_size, k, v);
+        }
+    }
+}
+
+/// An empty list with the memory of an old one, free of what the old one borrowed.
+fn recycle<'b>(mut rows: Vec<AttentionRow<'_>>) -> Vec<AttentionRow<'b>> {
+    rows.clear();
+    rows.into_iter().map(|row| AttentionRow { blocks: &[], ..row }).collect()
+}
+
+/// Refuses a step that does not fit the model or the memory.
+fn check(facts: &Facts, step: &[Row<'_>], kv: &KvMemory) -> Result<(), Error> {
+    let layout = kv.layout();
+    let needed = facts.kv_layout(layout.block_size);
+    if layout != needed {
+        return Err(Error::KvLayout { found: format!("{layout:?}"), needed: format!("{needed:?}") });
+    }
+    for (index, row) in step.iter().enumerate() {
+        if let Some(problem) = problem(facts, row, kv) {
+            return Err(Error::Step { row: index, problem });
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a row, if anything is.
+fn problem(facts: &Facts, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
+    let end = row.start as usize + row.tokens.len();
+    if end > facts.context as usize {
+        return Some(format!("ends at position {end}, the model was made for {}", facts.context));
+    }
+    let needed = end.div_ceil(kv.layout().block_size);
+    if row.blocks.len() < needed {
+        return Some(format!("has {} blocks, position {end} needs {needed}", row.blocks.len()));
+    }
+    if let Some(block) = row.blocks[..needed].iter().find(|&&block| block as usize >= kv.blocks()) {
+        return Some(format!("names block {block}, the memory has {}", kv.blocks()));
+    }
+    if let Some(token) = row.tokens.iter().find(|&&token| token as usize >= facts.vocab) {
+        return Some(format!("holds token {token}, the vocabulary has {}", facts.vocab));
+    }
+    let fits = match row.logits {
+        Want::Nothing | Want::All => true,
+        Want::Last => !row.tokens.is_empty(),
+        Want::At(places) => {
+            places.is_sorted_by(|a, b| a < b)
+                && places.last().is_none_or(|&last| (last as usize) < row.tokens.len())
+        }
+    };
+    (!fits).then(|| format!("wants logits {:?} of {} tokens", row.logits, row.tokens.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_their_memory() {
+        let row = AttentionRow { start: 0, tokens: 1, blocks: &[0] };
+        let rows = vec![row; 9];
+        let place = rows.as_ptr().addr();
+        let rows: Vec<AttentionRow<'static>> = recycle(rows);
+        assert!(rows.is_empty() && rows.capacity() >= 9);
+        assert_eq!(rows.as_ptr().addr(), place);
+    }
+}

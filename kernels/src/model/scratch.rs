@@ -1,0 +1,71 @@
+//! Activations of a step, kept from one step to the next: once the largest step was seen, computing allocates nothing.
+
+use crate::op::AttentionRow;
+
+/// Memory for activations. One per rank; any model can use it, one step at a time.
+#[derive(Default)]
+pub struct Scratch {
+    /// Tokens of all rows, in order.
+    pub(super) tokens: Vec<u32>,
+    /// Their positions.
+    pub(super) positions: Vec<u32>,
+    /// Which of them give logits: ascending indices into `tokens`.
+    pub(super) wanted: Vec<usize>,
+    /// Rows as attention takes them; empty between steps, kept for its capacity.
+    pub(super) rows: Vec<AttentionRow<'static>>,
+    /// Residual stream `[tokens, hidden]`.
+    pub(super) x: Vec<f32>,
+    /// What enters or leaves a part of a layer `[tokens, hidden]`.
+    pub(super) y: Vec<f32>,
+    /// Queries `[tokens, heads, head_dim]`.
+    pub(super) q: Vec<f32>,
+    /// Keys `[tokens, kv_heads, head_dim]`.
+    pub(super) k: Vec<f32>,
+    /// Values, like the keys.
+    pub(super) v: Vec<f32>,
+    /// Result of attention, like the queries.
+    pub(super) attended: Vec<f32>,
+    /// Gate of the feed-forward layer `[tokens, intermediate]`.
+    pub(super) gate: Vec<f32>,
+    /// What it gates, same shape.
+    pub(super) up: Vec<f32>,
+    /// Logits `[wanted, vocab]`; may be longer than the last step's.
+    pub(super) logits: Vec<f32>,
+    /// Vocabulary of the model that computed the last step.
+    pub(super) vocab: usize,
+}
+
+impl Scratch {
+    /// Empty; it grows with the first steps.
+    pub fn new() -> Scratch {
+        Scratch::default()
+    }
+
+    /// Logits of the last step `[wanted tokens, vocab]`: those of the first row's wanted tokens, then the second's.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits[..self.wanted.len() * self.vocab]
+    }
+
+    /// How many rows of logits the last step left.
+    pub fn logits_rows(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// Bytes held. Constant once the largest step was seen.
+    pub fn bytes(&self) -> usize {
+        let floats =
+            [&self.x, &self.y, &self.q, &self.k, &self.v, &self.attended, &self.gate, &self.up, &self.logits];
+        floats.iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
+            + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
+            + self.wanted.capacity() * size_of::<usize>()
+            + self.rows.capacity() * size_of::<AttentionRow<'_>>()
+    }
+}
+
+/// The first `len` values of a buffer, which grows if it must. Values of earlier steps are left in it.
+pub(super) fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}

@@ -1,0 +1,186 @@
+//! The backend that says what every operation means: plain loops over f32, in the order of the formula. It is slow, it
+//! is right, and the fast backends are compared with it; on machines they do not know, they call its functions.
+
+use crate::backend::Backend;
+use crate::dtype::dequantize;
+use crate::kv::KvMemory;
+use crate::matrix::Matrix;
+use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+
+/// Plain loops on the calling thread.
+#[derive(Debug, Default)]
+pub struct ReferenceBackend;
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut [f32]) {
+        op::check_embed(table, tokens, out);
+        embed(table, tokens, out);
+    }
+
+    fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        op::check_matmul(x, rows, parts);
+        for (weight, out) in parts {
+            for r in 0..weight.rows {
+                dot_row(x, weight, r, |row, value| out[row * weight.rows + r] = value);
+            }
+        }
+    }
+
+    fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        op::check_norm(x, weight, out.len());
+        out.copy_from_slice(x);
+        norm_rows(out, weight, eps);
+    }
+
+    fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32) {
+        op::check_norm(x, weight, x.len());
+        norm_rows(x, weight, eps);
+    }
+
+    fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing) {
+        let head_dim = op::check_rope(x, heads, positions, table);
+        let mut turn = vec![0.0; table.rotated()];
+        for (&position, token) in positions.iter().zip(x.chunks_exact_mut((heads * head_dim).max(1))) {
+            table.turn(position, &mut turn);
+            token.chunks_exact_mut(head_dim).for_each(|head| turn_head(head, &turn, pairing));
+        }
+    }
+
+    fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation) {
+        op::check_pair("gated", gate, up);
+        gated(gate, up, activation);
+    }
+
+    fn add(&mut self, x: &mut [f32], y: &[f32]) {
+        op::check_pair("add", x, y);
+        add(x, y);
+    }
+
+    fn scale(&mut self, x: &mut [f32], factor: f32) {
+        scale(x, factor);
+    }
+
+    fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        op::check_attention(args, q, kv, out);
+        let width = args.heads * kv.layout().head_dim;
+        let mut done = 0;
+        for (r, row) in args.rows.iter().enumerate() {
+            for token in 0..row.tokens {
+                let at = done * width..(done + 1) * width;
+                attend(args, Seen { row: r, token }, &q[at.clone()], kv, &mut out[at]);
+                done += 1;
+            }
+        }
+    }
+}
+
+/// Rows of a table.
+pub(crate) fn embed(table: &Matrix, tokens: &[u32], out: &mut [f32]) {
+    for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(table.cols.max(1))) {
+        dequantize(table.dtype, table.row(token as usize), out);
+    }
+}
+
+/// Products of every row of `x` with row `r` of `weight`, given to `put` with the number of the row.
+pub(crate) fn dot_row(x: &[f32], weight: &Matrix, r: usize, mut put: impl FnMut(usize, f32)) {
+    let mut w = vec![0.0; weight.cols];
+    dequantize(weight.dtype, weight.row(r), &mut w);
+    for (row, x) in x.chunks_exact(weight.cols.max(1)).enumerate() {
+        put(row, dot(x, &w));
+    }
+}
+
+/// Sum of products, first to last.
+fn dot(x: &[f32], y: &[f32]) -> f32 {
+    x.iter().zip(y).fold(0.0, |sum, (x, y)| sum + x * y)
+}
+
+/// Norm of each row, in place.
+pub(crate) fn norm_rows(x: &mut [f32], weight: &[f32], eps: f32) {
+    for x in x.chunks_exact_mut(weight.len()) {
+        let factor = 1.0 / (dot(x, x) / weight.len() as f32 + eps).sqrt();
+        x.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * factor * w);
+    }
+}
+
+/// Turns one head by the cosines and sines of its position.
+pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
+    let pairs = turn.len() / 2;
+    for i in 0..pairs {
+        let (a, b) = match pairing {
+            Pairing::Half => (i, i + pairs),
+            Pairing::Adjacent => (2 * i, 2 * i + 1),
+        };
+        let (x, y, cos, sin) = (head[a], head[b], turn[i], turn[pairs + i]);
+        head[a] = x * cos - y * sin;
+        head[b] = y * cos + x * sin;
+    }
+}
+
+/// `gate = activation(gate) * up`.
+pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = *gate;
+        let active = match activation {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh => {
+                let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+                0.5 * x * (1.0 + inner.tanh())
+            }
+        };
+        *gate = active * up;
+    }
+}
+
+/// `x += y`.
+pub(crate) fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// `x *= factor`.
+pub(crate) fn scale(x: &mut [f32], factor: f32) {
+    x.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// Which token of which row of an attention call.
+#[derive(Copy, Clone)]
+pub(crate) struct Seen {
+    /// Index of the row.
+    pub row: usize,
+    /// Token of that row, from 0.
+    pub token: usize,
+}
+
+/// Attention of one token, all heads: softmax of the scores, then the weighted sum of the values.
+pub(crate) fn attend(args: &Attention<'_>, seen: Seen, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+    let (layout, row) = (kv.layout(), args.rows[seen.row]);
+    let (head_dim, group) = (layout.head_dim, args.heads / layout.kv_heads);
+    let position = row.start as usize + seen.token;
+    let past = args.first_seen(position)..position + 1;
+    let mut scores = Vec::with_capacity(past.len());
+    for (head, (q, out)) in q.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)).enumerate() {
+        let kv_head = head / group;
+        let place = |p: usize| (row.blocks[p / layout.block_size], p % layout.block_size);
+        scores.clear();
+        scores.extend(past.clone().map(|p| {
+            let (block, offset) = place(p);
+            let keys = &kv.k(args.layer, block)[kv_head * layout.key_floats()..][..layout.key_floats()];
+            let key = keys.chunks_exact(layout.key_stride()).map(|lanes| lanes[offset]);
+            args.scale * q.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k)
+        }));
+        let max = scores.iter().fold(f32::NEG_INFINITY, |max, &score| max.max(score));
+        scores.iter_mut().for_each(|score| *score = (*score - max).exp());
+        let total: f32 = scores.iter().sum();
+        out.fill(0.0);
+        for (p, weight) in past.clone().zip(&scores) {
+            let (block, offset) = place(p);
+            let start = kv_head * layout.value_floats() + offset * layout.value_stride();
+            let value = &kv.v(args.layer, block)[start..][..head_dim];
+            out.iter_mut().zip(value).for_each(|(out, v)| *out += weight / total * v);
+        }
+    }
+}

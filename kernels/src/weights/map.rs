@@ -1,0 +1,51 @@
+//! A file mapped read-only into memory: the one place that asks the operating system for it, and its proof.
+#![expect(unsafe_code, reason = "mapping a file is unsafe: its contents may change under the reader")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::error::Error;
+
+/// A mapped file. Empty files are held as an empty slice (they cannot be mapped).
+#[derive(Debug)]
+pub struct Mapped {
+    /// Where it was opened, for messages.
+    path: PathBuf,
+    /// None: the file is empty.
+    map: Option<Mmap>,
+}
+
+impl Mapped {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if it cannot be opened or mapped.
+    pub fn open(path: &Path) -> Result<Mapped, Error> {
+        let failed = |source| Error::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+        }
+        if metadata.len() == 0 {
+            return Ok(Mapped { path: path.to_owned(), map: None });
+        }
+        // SAFETY: the map is private to this value and read-only, so no safe code of this process writes to it. That
+        // the file is not truncated or rewritten while mapped is required of the operator (header of `weights`): every
+        // byte is plain data, so a rewrite changes numbers but breaks no invariant of a type.
+        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+        Ok(Mapped { path: path.to_owned(), map: Some(map) })
+    }
+
+    /// The whole file.
+    pub fn bytes(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
