@@ -1,0 +1,168 @@
+//! One word per seat that says what awaits it, so that a sender wakes only a sleeper and no wake-up is ever lost.
+//!
+//! Each lane into the seat owns a bit (many lanes share one when there are more lanes than bits). A sender first puts
+//! the message on the lane, then raises the bit. The seat lies down with one compare-and-swap that succeeds only while
+//! every bit it cares for is down: a bit raised before it keeps the seat up, a bit raised after it finds `ASLEEP` and
+//! rings. Of several who find it, the one that takes `ASLEEP` away rings.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How a driver wakes one seat; called only for a sleeper.
+pub(crate) type Waker = Box<dyn Fn() + Send>;
+
+/// Bits of lanes.
+pub(crate) const LANES: u64 = (1 << 60) - 1;
+/// There is a notice or an order to look at.
+pub(crate) const ATTENTION: u64 = 1 << 60;
+/// A lane that this seat waits to send on has room again.
+pub(crate) const ROOM: u64 = 1 << 61;
+const ASLEEP: u64 = 1 << 63;
+
+/// Urgent lanes have the lowest bits to themselves.
+const URGENT_BITS: usize = 8;
+const LANE_BITS: usize = 60;
+/// Bits of urgent lanes.
+pub(crate) const URGENT: u64 = (1 << URGENT_BITS) - 1;
+
+/// The bit of the `nth` lane (urgent and other lanes are counted apart) into a seat.
+pub(crate) fn bit_of(nth: usize, urgent: bool) -> u64 {
+    let place = if urgent { nth % URGENT_BITS } else { URGENT_BITS + nth % (LANE_BITS - URGENT_BITS) };
+    1 << place
+}
+
+/// The word of one seat. On cache lines of its own: senders write it while the seat spins on it.
+#[repr(align(128))]
+pub(crate) struct Bell {
+    /// Raised by senders, lowered by the seat.
+    word: AtomicU64,
+    /// Set by the driver at each life of the seat.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").field("word", &self.word).finish_non_exhaustive()
+    }
+}
+
+impl Bell {
+    pub(crate) fn new() -> Bell {
+        Bell { word: AtomicU64::new(0), waker: Mutex::new(None) }
+    }
+
+    pub(crate) fn set_waker(&self, waker: Option<Waker>) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
+    }
+
+    /// Raises `bit` after what it stands for has been made visible, and wakes the seat if it sleeps.
+    pub(crate) fn raise(&self, bit: u64) {
+        // The message was published before this; the seat lowers the bit before it looks a last time. So either this
+        // leaves the bit up, or the seat's last look sees the message.
+        let before = self.word.fetch_or(bit, Ordering::SeqCst);
+        if before & ASLEEP != 0 && self.word.fetch_and(!ASLEEP, Ordering::SeqCst) & ASLEEP != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker();
+        }
+    }
+
+    /// What is raised now.
+    pub(crate) fn raised(&self) -> u64 {
+        self.word.load(Ordering::SeqCst)
+    }
+
+    /// Lowers `bits`; the caller looks at what they stand for after this.
+    pub(crate) fn lower(&self, bits: u64) {
+        self.word.fetch_and(!bits, Ordering::SeqCst);
+    }
+
+    /// Raises `bits` from the seat's own side, where nobody needs waking.
+    pub(crate) fn keep(&self, bits: u64) {
+        self.word.fetch_or(bits, Ordering::SeqCst);
+    }
+
+    /// Falls asleep, unless one of `unless` is raised. False: stay up and look.
+    pub(crate) fn sleep(&self, unless: u64) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & unless != 0 {
+                return false;
+            }
+            match self.word.compare_exchange_weak(word, word | ASLEEP, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Up again, whoever did the waking (a bell, a timer, or a stray wake-up).
+    pub(crate) fn awake(&self) {
+        if self.is_asleep() {
+            self.word.fetch_and(!ASLEEP, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & ASLEEP != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn a_raised_bit_keeps_the_seat_up() {
+        let bell = Bell::new();
+        bell.raise(1);
+        assert!(!bell.sleep(LANES | ATTENTION));
+        bell.lower(1);
+        assert!(bell.sleep(LANES | ATTENTION));
+    }
+
+    #[test]
+    fn only_a_sleeper_is_rung_and_only_once() {
+        let bell = Bell::new();
+        let rung = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&rung);
+        bell.set_waker(Some(Box::new(move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+        })));
+        bell.raise(1);
+        assert_eq!(rung.load(Ordering::SeqCst), 0);
+        bell.lower(1);
+        assert!(bell.sleep(LANES));
+        bell.raise(1);
+        bell.raise(2);
+        assert_eq!(rung.load(Ordering::SeqCst), 1);
+        assert!(!bell.is_asleep());
+    }
+
+    #[test]
+    fn a_seat_that_waits_for_room_sleeps_through_messages() {
+        let bell = Bell::new();
+        bell.raise(1);
+        assert!(bell.sleep(ROOM | ATTENTION));
+        bell.raise(ROOM);
+        assert!(!bell.is_asleep());
+    }
+
+    #[test]
+    fn urgent_lanes_have_bits_of_their_own() {
+        for nth in 0..200 {
+            assert_ne!(bit_of(nth, true) & URGENT, 0);
+            assert_eq!(bit_of(nth, false) & URGENT, 0);
+            assert_ne!(bit_of(nth, false) & LANES, 0);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The ractor actor that hosts one life of a seat: its one message begins the life and is handled until the life ends,
+//! so a panic, an order or a lost thread is the actor's own ending and reaches the keeper as such.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use ractor::{ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::runner::{Ending, Runner, Step};
+use super::thread::{Start, spawn};
+use crate::bell::{Bell, LANES};
+use crate::graph::{Cores, Ground, Part};
+use crate::seat::{Order, SeatCore};
+use crate::supervise::panic_text;
+
+/// A shared seat lets others run after so much time in its own turns...
+const SHARE: Duration = Duration::from_micros(50);
+/// ...which it measures after so many turns.
+const TURNS: u32 = 4;
+
+/// Told once, when the actor of a seat's first life is made.
+pub(crate) type Ready = oneshot::Sender<Result<(), String>>;
+
+/// The actor; everything it knows is in its state.
+pub(crate) struct Host;
+
+/// Begin the life.
+pub(crate) struct Begin;
+
+pub(crate) struct HostState {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) part: Part,
+    /// Only in the first life.
+    pub(crate) ready: Option<Ready>,
+}
+
+impl ractor::Actor for Host {
+    type Msg = Begin;
+    type State = HostState;
+    type Arguments = HostState;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Begin>,
+        state: HostState,
+    ) -> Result<HostState, ActorProcessingErr> {
+        myself.cast(Begin)?;
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Begin>,
+        Begin: Begin,
+        state: &mut HostState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.part.core.bell.awake();
+        let ending = match state.part.ground.clone() {
+            Ground::Shared => state.live_here().await,
+            Ground::Own(cores) => state.live_apart(cores).await,
+        };
+        match ending {
+            Ending::Left => myself.stop(None),
+            Ending::Crashed(cause) => return Err(cause.into()),
+        }
+        Ok(())
+    }
+}
+
+impl HostState {
+    /// A shared seat: turns in this very future.
+    async fn live_here(&mut self) -> Ending {
+        let mut runner = match make(&self.shared, &self.part, self.ready.take()) {
+            Ok(runner) => runner,
+            Err(ending) => return ending,
+        };
+        let slot: Arc<Slot> = Arc::default();
+        let rings = Arc::clone(&slot);
+        self.part.core.bell.set_waker(Some(Box::new(move || rings.wake())));
+        let ending = run(&mut runner, &slot).await;
+        // The actor is gone before the keeper hears of it.
+        runner.bury();
+        ending
+    }
+
+    /// A compute seat: turns on a thread of its own, while this waits for it to leave.
+    async fn live_apart(&mut self, cores: Cores) -> Ending {
+        let (leave, left) = oneshot::channel();
+        let start = Start {
+            shared: Arc::clone(&self.shared),
+            part: self.part.clone(),
+            core: cores.0.first().copied(),
+            ready: self.ready.take(),
+            leave,
+        };
+        if let Err(error) = spawn(start) {
+            return Ending::Crashed(format!("no thread: {error}"));
+        }
+        // The runtime may go down without asking anybody: the thread must not outlive this future for long.
+        let mut watch = ThreadWatch(Some(Arc::clone(&self.part.core)));
+        let ending = left.await.unwrap_or_else(|_| Ending::Crashed("its thread has gone".to_owned()));
+        watch.0 = None;
+        ending
+    }
+}
+
+/// Tells a thread to leave, unless it has left.
+struct ThreadWatch(Option<Arc<SeatCore>>);
+
+impl Drop for ThreadWatch {
+    fn drop(&mut self) {
+        if let Some(core) = &self.0 {
+            core.order(Order::Halt);
+        }
+    }
+}
+
+/// Turns and sleeps until the life ends.
+async fn run(runner: &mut Runner, slot: &Slot) -> Ending {
+    let mut share_from = runner.clock.now();
+    let mut turns = 0;
+    loop {
+        match runner.step() {
+            Step::Over(ending) => return ending,
+            Step::Worked => {
+                turns += 1;
+                if turns % TURNS == 0 && runner.clock.now().saturating_since(share_from) > SHARE {
+                    tokio::task::yield_now().await;
+                    share_from = runner.clock.now();
+                }
+            }
+            Step::Rest(unless) => rest(runner, slot, unless).await,
+        }
+    }
+}
+
+/// Until one of `unless` is raised, or the wake time comes.
+async fn rest(runner: &mut Runner, slot: &Slot, unless: u64) {
+    let bell = &runner.core.bell;
+    // While it waits for room, time does not wake it: the wake is late rather than out of order.
+    let wake_at = if unless & LANES != 0 { runner.wake_at() } else { None };
+    let Some(at) = wake_at else {
+        if bell.sleep(unless) {
+            slot.rung(bell).await;
+        }
+        return;
+    };
+    let wait = at.saturating_since(runner.clock.now());
+    if !wait.is_zero() && bell.sleep(unless) {
+        // Which of the two it was shows in the seat's word and on its clock.
+        drop(tokio::time::timeout(wait, slot.rung(bell)).await);
+        bell.awake();
+    }
+}
+
+/// Where the sleeping future leaves its waker for whoever rings.
+#[derive(Default)]
+struct Slot(Mutex<Option<Waker>>);
+
+impl Slot {
+    fn wake(&self) {
+        if let Some(waker) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Comes when the seat is no longer asleep. The waker is left before the look: who rings after it finds it.
+    async fn rung(&self, bell: &Bell) {
+        std::future::poll_fn(|future| {
+            let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if slot.as_ref().is_none_or(|waker| !waker.will_wake(future.waker())) {
+                *slot = Some(future.waker().clone());
+            }
+            drop(slot);
+            if bell.is_asleep() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+/// Makes the actor of a life; its factory's panic is the ending.
+pub(crate) fn make(shared: &Shared, part: &Part, ready: Option<Ready>) -> Result<Runner, Ending> {
+    let made = catch_unwind(AssertUnwindSafe(|| part.maker.make())).map_err(|panic| panic_text(&*panic));
+    if let Some(ready) = ready {
+        // Whoever started the graph may have given up waiting.
+        let _ = ready.send(made.as_ref().map(|_| ()).map_err(String::clone));
+    }
+    let life = made.map_err(|cause| Ending::Crashed(format!("its factory panicked: {cause}")))?;
+    Ok(Runner::new(shared, &part.core, life))
+}
