@@ -1,0 +1,143 @@
+//! From a plan to a graph: the one place that knows which actor a role is, and which lane a wire is. Nothing is started
+//! here; the graph runs under either driver.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use millstream_kernels::Model;
+use millstream_runtime::{Graph, Inlet, Outlet};
+use millstream_topology::{ActorPlan, GroupSettings, Plan, Role, Settings};
+
+use crate::error::Error;
+use crate::gauges::GroupGauges;
+use crate::rank::StepCost;
+use crate::request::{Reply, RequestId, Submit};
+use crate::text::{ChatTemplate, Tokenizer};
+
+mod lanes;
+mod wiring;
+
+/// What the actors of a process share: the model and how it reads and writes text.
+#[derive(Clone)]
+pub struct Resources {
+    /// Weights and arithmetic.
+    pub model: Arc<dyn Model>,
+    /// Text to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Chats to prompts; a base model may have none.
+    pub template: Option<Arc<ChatTemplate>>,
+}
+
+impl Resources {
+    /// Reads a model folder or a `.gguf` file.
+    ///
+    /// # Errors
+    /// The files cannot be read or are not understood.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let place = || PathBuf::from(path);
+        let loaded =
+            millstream_kernels::load(path).map_err(|source| Error::Model { path: place(), source })?;
+        let text = |source| Error::Text { path: place(), source };
+        let tokenizer = Tokenizer::load(&loaded.text).map_err(text)?;
+        let template = ChatTemplate::load(&loaded.text, &tokenizer).map_err(text)?;
+        Ok(Self { model: loaded.model, tokenizer: Arc::new(tokenizer), template: template.map(Arc::new) })
+    }
+
+    /// Ids that end an answer, from the model's files and the tokenizer's.
+    fn end_tokens(&self) -> Arc<[u32]> {
+        let mut ids = [&self.model.facts().eos, self.tokenizer.end_tokens()].concat();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into()
+    }
+}
+
+/// Which driver the graph is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Driver {
+    /// Real time; ranks use the threads of the plan.
+    Live,
+    /// Virtual time; ranks compute on one thread and say what a step would have cost.
+    Sim(StepCost),
+}
+
+/// The lanes between the shell and the graph.
+pub struct Doors {
+    /// New requests.
+    pub submit: Inlet<Submit>,
+    /// Clients that went away; served before new requests.
+    pub abandon: Inlet<RequestId>,
+    /// Everything the clients get.
+    pub replies: Outlet<Reply>,
+}
+
+/// A graph that is built and not started.
+pub struct Assembly {
+    /// For a driver.
+    pub graph: Graph,
+    /// For the shell.
+    pub doors: Doors,
+    /// One a group, in the order of the plan.
+    pub gauges: Vec<Arc<GroupGauges>>,
+}
+
+/// Builds the graph of `plan`.
+///
+/// # Errors
+/// The plan asks for what is not built yet, or gives a group less memory than one block takes.
+pub fn assemble(plan: &Plan, resources: &Resources, driver: Driver) -> Result<Assembly, Error> {
+    if let Some(refusal) = plan.refusal() {
+        return Err(Error::NotBuilt(refusal));
+    }
+    let groups = GroupPlan::of(plan, resources)?;
+    wiring::wire(plan, resources, driver, groups)
+}
+
+/// One group of ranks: a copy of a prefill or decode actor.
+struct GroupPlan {
+    /// Seat of its scheduler, unit of its seats.
+    name: String,
+    settings: GroupSettings,
+    prefill: bool,
+    blocks: usize,
+}
+
+impl GroupPlan {
+    /// All groups that compute, in the order of the plan. With a joined decode there are no prefill groups.
+    fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
+        let mut groups = Vec::new();
+        for actor in &plan.actors {
+            let (settings, prefill) = match &actor.settings {
+                Settings::Prefill(_) if plan.joined() => continue,
+                Settings::Prefill(settings) => (settings, true),
+                Settings::Decode(settings) => (settings, false),
+                _ => continue,
+            };
+            let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
+            let blocks = blocks(actor, &settings, resources)?;
+            for copy in 0..settings.groups {
+                let alone = settings.groups == 1;
+                let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
+                groups.push(Self { name, settings: settings.clone(), prefill, blocks });
+            }
+        }
+        Ok(groups)
+    }
+}
+
+/// A joined decode cuts prompts as its prefill actor says.
+fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
+    let prefill = plan.actors_of(&Role::Prefill).find_map(ActorPlan::group);
+    prefill.filter(|_| settings.joined).map_or(settings.chunk_tokens, |prefill| prefill.chunk_tokens)
+}
+
+fn blocks(actor: &ActorPlan, settings: &GroupSettings, resources: &Resources) -> Result<usize, Error> {
+    let layout = resources.model.facts().kv_layout(settings.block_size as usize);
+    let needed = layout.bytes_per_block() as u64;
+    let blocks = settings.memory / needed;
+    if blocks == 0 {
+        return Err(Error::Memory { actor: actor.name.to_string(), given: settings.memory, needed });
+    }
+    Ok(usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24))
+}
+

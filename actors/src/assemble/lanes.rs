@@ -1,0 +1,235 @@
+//! Every seat and every lane of a plan, before any seat has its actor. Lanes are declared here and nowhere else; their
+//! capacities are those of the plan's wires.
+
+use std::sync::Arc;
+
+use millstream_runtime::{HoldOut, OfferOut, ReplyOut, Seat};
+use millstream_topology::{GroupSettings, Plan, Port, Role};
+
+use super::GroupPlan;
+use super::wiring::Wiring;
+use crate::decode::PrefillLane;
+use crate::error::Error;
+use crate::group::GroupLanes;
+use crate::message::{
+    Admit, Cancel, DecodeMessage, DetokenizerMessage, Failure, GatewayMessage, PrefillMessage, RouterMessage, Step,
+    StepDone, Text, Tokenize,
+};
+use crate::prefill::DecodeLanes;
+use crate::request::{Request, RequestId};
+use crate::router::GroupDoor;
+
+/// Steps that may wait at a rank.
+const STEPS: usize = 2;
+/// Used where the plan has no such wire, which `check` does not let happen.
+const CAPACITY: usize = 256;
+
+/// The scheduler seat of a group.
+pub(super) enum Scheduling {
+    /// Computes prompts.
+    Prefill(Seat<PrefillMessage>),
+    /// Computes answers, and prompts when it is joined.
+    Decode(Seat<DecodeMessage>),
+}
+
+/// Every seat of the plan.
+pub(super) struct Seats {
+    pub gateway: Seat<GatewayMessage>,
+    pub tokenizer: Seat<Tokenize>,
+    pub router: Seat<RouterMessage>,
+    pub detokenizer: Seat<DetokenizerMessage>,
+    /// One a group, in order.
+    pub schedulers: Vec<Scheduling>,
+    /// One a group, in order.
+    pub ranks: Vec<Seat<Step>>,
+}
+
+impl Seats {
+    pub(super) fn new(wiring: &mut Wiring<'_>, groups: &[GroupPlan]) -> Result<Self, Error> {
+        let (mut schedulers, mut ranks, mut core) = (Vec::new(), Vec::new(), 0);
+        for group in groups {
+            let GroupSettings { threads, pinned, .. } = group.settings;
+            let cores = if pinned { vec![core] } else { Vec::new() };
+            core += threads;
+            let name = group.name.as_str();
+            ranks.push(wiring.graph.compute_seat::<Step>(&format!("{name}.rank"), name, cores));
+            schedulers.push(match group.prefill {
+                true => Scheduling::Prefill(wiring.graph.seat(name, name)),
+                false => Scheduling::Decode(wiring.graph.seat(name, name)),
+            });
+        }
+        let (gateway, tokenizer) = (wiring.control(&Role::Gateway)?, wiring.control(&Role::Tokenizer)?);
+        let (router, detokenizer) = (wiring.control(&Role::Router)?, wiring.control(&Role::Detokenizer)?);
+        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks })
+    }
+
+    fn decodes(&self) -> impl Iterator<Item = &Seat<DecodeMessage>> {
+        self.schedulers.iter().filter_map(|seat| match seat {
+            Scheduling::Decode(seat) => Some(seat),
+            Scheduling::Prefill(_) => None,
+        })
+    }
+
+    fn prefills(&self) -> impl Iterator<Item = &Seat<PrefillMessage>> {
+        self.schedulers.iter().filter_map(|seat| match seat {
+            Scheduling::Prefill(seat) => Some(seat),
+            Scheduling::Decode(_) => None,
+        })
+    }
+}
+
+/// The sending ends, each for the actor that holds it.
+pub(super) struct Lanes {
+    pub tokenize: OfferOut<Tokenize>,
+    pub prompts: OfferOut<Arc<Request>>,
+    pub cancel: OfferOut<Cancel>,
+    pub close: OfferOut<RequestId>,
+    pub texts: HoldOut<Vec<Text>>,
+    pub tokenizer_failures: HoldOut<Failure>,
+    pub router_failures: HoldOut<Failure>,
+    /// One a group, in order.
+    pub groups: Vec<GroupEnds>,
+    /// For each prefill group, its lanes to every decode group.
+    pub to_decodes: Vec<Vec<DecodeLanes>>,
+    /// For each decode group, its lanes to every prefill group.
+    pub to_prefills: Vec<Vec<PrefillLane>>,
+}
+
+/// What every group has.
+pub(super) struct GroupEnds {
+    /// Of the router.
+    pub door: GroupDoor,
+    /// Of the scheduler.
+    pub lanes: GroupLanes,
+    /// Of the rank.
+    pub done: ReplyOut<StepDone>,
+}
+
+impl Lanes {
+    pub(super) fn new(wiring: &mut Wiring<'_>, seats: &Seats, groups: &[GroupPlan]) -> Result<Self, Error> {
+        let router = wiring.name(&Role::Router)?;
+        let ends = (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
+        let groups = ends.collect();
+        let (to_decodes, to_prefills) = handovers(wiring, seats);
+        let Seats { gateway, tokenizer, router, detokenizer, .. } = seats;
+        let (plan, g) = (wiring.plan, &mut wiring.graph);
+        let room = |from, to| capacity(plan, from, to);
+        let (submit, arrive) =
+            (room("gateway.submit", "tokenizer.requests"), room("tokenizer.prompts", "router.arrive"));
+        let (cancel, close) = (room("gateway.cancel", "router.cancel"), room("gateway.close", "detokenizer.close"));
+        let (failed, lost) = (room("tokenizer.failures", "gateway.failures"), room("router.failures", "gateway.failures"));
+        let text = room("detokenizer.text", "gateway.text");
+        let failure = GatewayMessage::Failure;
+        Ok(Self {
+            tokenize: g.offer("gateway.submit", gateway, tokenizer, submit, |message| message),
+            prompts: g.offer("tokenizer.prompts", tokenizer, router, arrive, RouterMessage::Arrive),
+            cancel: g.urgent_offer("gateway.cancel", gateway, router, cancel, RouterMessage::Cancel),
+            close: g.urgent_offer("gateway.close", gateway, detokenizer, close, DetokenizerMessage::Close),
+            texts: g.hold("detokenizer.text", detokenizer, gateway, text, GatewayMessage::Text),
+            tokenizer_failures: g.hold("tokenizer.failures", tokenizer, gateway, failed, failure),
+            router_failures: g.hold("router.failures", router, gateway, lost, failure),
+            groups,
+            to_decodes,
+            to_prefills,
+        })
+    }
+}
+
+/// The lanes of one group to router, detokenizer and rank.
+fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (usize, &str)) -> GroupEnds {
+    let (name, (number, router)) = (group.name.as_str(), at);
+    let rank = &seats.ranks[number];
+    match &seats.schedulers[number] {
+        Scheduling::Prefill(seat) => {
+            let into = Into { admit: PrefillMessage::Admit, cancel: PrefillMessage::Cancel, done: PrefillMessage::Done };
+            ends(wiring, seats, Place { name, router, role: "prefill", seat, rank, admits: true }, into)
+        }
+        Scheduling::Decode(seat) => {
+            let into = Into { admit: DecodeMessage::Admit, cancel: DecodeMessage::Cancel, done: DecodeMessage::Done };
+            let admits = group.settings.joined;
+            ends(wiring, seats, Place { name, router, role: "decode", seat, rank, admits }, into)
+        }
+    }
+}
+
+/// Where a group stands in the graph.
+struct Place<'a, M> {
+    name: &'a str,
+    router: &'a str,
+    role: &'a str,
+    seat: &'a Seat<M>,
+    rank: &'a Seat<Step>,
+    admits: bool,
+}
+
+/// How a scheduler seat takes what every group gets.
+struct Into<A, C, D> {
+    admit: A,
+    cancel: C,
+    done: D,
+}
+
+fn ends<M, A, C, D>(wiring: &mut Wiring<'_>, seats: &Seats, place: Place<'_, M>, into: Into<A, C, D>) -> GroupEnds
+where
+    M: Send + 'static,
+    A: Fn(Admit) -> M + Send + Sync + 'static,
+    C: Fn(Cancel) -> M + Send + Sync + 'static,
+    D: Fn(StepDone) -> M + Send + Sync + 'static,
+{
+    let Place { name, router, role, seat, rank, admits } = place;
+    let (plan, g) = (wiring.plan, &mut wiring.graph);
+    let room = |from: &str, to: &str| capacity(plan, from, to);
+    let admit = room("router.admit", &format!("{role}.admit"));
+    let cancel = room("router.cancel", &format!("{role}.cancel"));
+    let tokens = room(&format!("{role}.tokens"), "detokenizer.tokens");
+    let ended = room(&format!("{role}.ended"), "router.ended");
+    let door = GroupDoor {
+        seat: name.to_owned(),
+        admit: admits.then(|| g.offer(&format!("router.admit.{name}"), &seats.router, seat, admit, into.admit)),
+        cancel: g.urgent_offer(&format!("router.cancel.{name}"), &seats.router, seat, cancel, into.cancel),
+    };
+    let to_text = DetokenizerMessage::Tokens;
+    let lanes = GroupLanes {
+        steps: g.hold(&format!("{name}.steps"), seat, rank, STEPS, |step| step),
+        tokens: g.hold(&format!("{name}.tokens"), seat, &seats.detokenizer, tokens, to_text),
+        ended: g.hold(&format!("{name}.ended"), seat, &seats.router, ended, RouterMessage::Ended),
+        router: router.to_owned(),
+    };
+    GroupEnds { door, lanes, done: g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done) }
+}
+
+/// The lanes between every prefill and every decode group.
+fn handovers(wiring: &mut Wiring<'_>, seats: &Seats) -> (Vec<Vec<DecodeLanes>>, Vec<Vec<PrefillLane>>) {
+    let (plan, g) = (wiring.plan, &mut wiring.graph);
+    let handover = capacity(plan, "prefill.handover", "decode.handover");
+    let pull = capacity(plan, "decode.pull", "prefill.pull");
+    let blocks = capacity(plan, "prefill.blocks", "decode.blocks");
+    let mut to_prefills: Vec<Vec<PrefillLane>> = seats.decodes().map(|_| Vec::new()).collect();
+    let mut to_decodes = Vec::new();
+    for prefill in seats.prefills() {
+        let mut lanes = Vec::new();
+        for (number, decode) in seats.decodes().enumerate() {
+            let (from, to) = (prefill.name().to_owned(), decode.name().to_owned());
+            let lease = move |message| PrefillMessage::Lease(message, number);
+            let leases = g.offer(&format!("{to}.pull.{from}"), decode, prefill, pull, lease);
+            lanes.push(DecodeLanes {
+                handover: g.offer(&format!("{from}.handover.{to}"), prefill, decode, handover, DecodeMessage::Handover),
+                blocks: g.reply(&format!("{from}.blocks.{to}"), prefill, decode, blocks, DecodeMessage::Blocks),
+                seat: to,
+            });
+            to_prefills[number].push(PrefillLane { seat: from, leases });
+        }
+        to_decodes.push(lanes);
+    }
+    (to_decodes, to_prefills)
+}
+
+/// Capacity of the plan's wire between two ports, written `role.port`.
+fn capacity(plan: &Plan, from: &str, to: &str) -> usize {
+    let end = |port: &Port, text: &str| {
+        let role = plan.actor(port.actor.as_str()).map(|actor| actor.role.as_str());
+        text.split_once('.').is_some_and(|(r, p)| role == Some(r) && port.port == p)
+    };
+    let wire = plan.wires.iter().find(|wire| end(&wire.from, from) && end(&wire.to, to));
+    wire.map_or(CAPACITY, |wire| wire.capacity)
+}

@@ -1,0 +1,214 @@
+//! Gives every seat its actor, as a factory that is called again when the seat is restarted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_kernels::CpuBackend;
+use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
+use millstream_topology::{GatewaySettings, Plan, Role, Settings};
+
+use super::lanes::{GroupEnds, Lanes, Scheduling, Seats};
+use super::{Assembly, Doors, Driver, GroupPlan, Resources};
+use crate::decode::{Decode, PrefillLane};
+use crate::detokenizer::Detokenizer;
+use crate::error::Error;
+use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
+use crate::gauges::GroupGauges;
+use crate::group::{Group, GroupLanes};
+use crate::message::{
+    DecodeMessage, DetokenizerMessage, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
+};
+use crate::prefill::{DecodeLanes, Prefill};
+use crate::rank::{Device, Rank, StepCost};
+use crate::request::Reply;
+use crate::router::{Router, RouterLanes};
+use crate::sched::Bounds;
+use crate::tokenizer::{Reach, TokenizerActor, TokenizerLanes};
+
+/// Messages between shell and gateway.
+const DOOR: usize = 1024;
+
+/// The graph as it grows.
+pub(super) struct Wiring<'a> {
+    pub plan: &'a Plan,
+    pub resources: &'a Resources,
+    pub driver: Driver,
+    pub graph: GraphBuilder,
+}
+
+/// The whole graph.
+pub(super) fn wire(
+    plan: &Plan,
+    resources: &Resources,
+    driver: Driver,
+    groups: Vec<GroupPlan>,
+) -> Result<Assembly, Error> {
+    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new() };
+    let seats = Seats::new(&mut wiring, &groups)?;
+    let lanes = Lanes::new(&mut wiring, &seats, &groups)?;
+    let (doors, replies) = wiring.doors(&seats.gateway);
+    let (gateway, tokenizer) = (wiring.settings()?.clone(), wiring.name(&Role::Tokenizer)?);
+    let reach = wiring.reach(&gateway, &groups);
+    wiring.budgets(&groups);
+    let Lanes { tokenize, cancel, close, tokenizer_failures: failures, prompts, .. } = lanes;
+    wiring.gateway(seats.gateway, &gateway, GatewayLanes { tokenize, cancel, close, replies, tokenizer });
+    wiring.tokenizer(seats.tokenizer, reach, TokenizerLanes { prompts, failures });
+    wiring.detokenizer(seats.detokenizer, lanes.texts)?;
+    let to_gateway = RouterLanes { failures: lanes.router_failures, gateway: wiring.name(&Role::Gateway)? };
+    wiring.router(seats.router, &lanes.groups, &groups, to_gateway);
+    let (mut to_decodes, mut to_prefills) = (lanes.to_decodes.into_iter(), lanes.to_prefills.into_iter());
+    let (mut gauges, mut prefills) = (Vec::new(), 0);
+    for (((plan, ends), seat), rank) in groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks) {
+        let GroupEnds { lanes, done, .. } = ends;
+        wiring.rank(rank, &plan, done);
+        let group = wiring.group(plan, lanes);
+        gauges.push(Arc::clone(&group.gauges));
+        match seat {
+            Scheduling::Prefill(seat) => {
+                wiring.prefill(seat, prefills, group, to_decodes.next().unwrap_or_default());
+                prefills += 1;
+            }
+            Scheduling::Decode(seat) => wiring.decode(seat, group, to_prefills.next().unwrap_or_default()),
+        }
+    }
+    let graph = wiring.graph.finish().map_err(Error::Graph)?;
+    Ok(Assembly { graph, doors, gauges })
+}
+
+/// What a group is made of, each time its unit is started.
+struct GroupRecipe {
+    plan: GroupPlan,
+    bounds: Bounds,
+    lanes: GroupLanes,
+    gauges: Arc<GroupGauges>,
+}
+
+impl GroupRecipe {
+    fn group(&self) -> Group {
+        Group::new(self.bounds.clone(), self.lanes.clone(), Arc::clone(&self.gauges))
+    }
+}
+
+impl Wiring<'_> {
+    /// Name of the actor of a control role.
+    pub(super) fn name(&self, role: &Role) -> Result<String, Error> {
+        let actor = self.plan.actors_of(role).next().ok_or_else(|| Error::Missing(role.to_string()))?;
+        Ok(actor.name.to_string())
+    }
+
+    /// A seat of a control role; it is a unit of its own.
+    pub(super) fn control<M: Send + 'static>(&mut self, role: &Role) -> Result<Seat<M>, Error> {
+        let name = self.name(role)?;
+        Ok(self.graph.seat(&name, &name))
+    }
+
+    fn settings(&self) -> Result<&GatewaySettings, Error> {
+        let settings = self.plan.actors.iter().find_map(|actor| match &actor.settings {
+            Settings::Gateway(settings) => Some(settings),
+            _ => None,
+        });
+        settings.ok_or_else(|| Error::Missing(Role::Gateway.to_string()))
+    }
+
+    fn budgets(&mut self, groups: &[GroupPlan]) {
+        let limits = &self.plan.limits;
+        let budget = Budget { restarts: limits.restarts, within: limits.restarts_within };
+        let control = [Role::Gateway, Role::Tokenizer, Role::Router, Role::Detokenizer];
+        let control = control.iter().filter_map(|role| self.name(role).ok()).collect::<Vec<_>>();
+        for unit in control.iter().chain(groups.iter().map(|group| &group.name)) {
+            self.graph.budget(unit, budget);
+        }
+    }
+
+    /// How long prompt and answer may be together: what the model's context and every group that computes whole
+    /// sequences can hold.
+    fn reach(&self, gateway: &GatewaySettings, groups: &[GroupPlan]) -> Reach {
+        let held = groups.iter().map(|group| group.blocks as u64 * u64::from(group.settings.block_size));
+        let least = held.min().unwrap_or(0).min(u64::from(self.resources.model.facts().context));
+        Reach { tokens: least as u32, answer: gateway.tokens_max }
+    }
+
+    fn doors(&mut self, gateway: &Seat<GatewayMessage>) -> (Doors, HoldOut<Reply>) {
+        let abandon = self.graph.urgent_inlet("http.abandon", gateway, DOOR, GatewayMessage::Abandon);
+        let submit = self.graph.inlet("http.submit", gateway, DOOR, GatewayMessage::Submit);
+        let (out, replies) = self.graph.outlet("gateway.replies", gateway, DOOR);
+        (Doors { submit, abandon, replies }, out)
+    }
+
+    fn gateway(&mut self, seat: Seat<GatewayMessage>, settings: &GatewaySettings, lanes: GatewayLanes) {
+        let bounds = GatewayBounds { requests_max: settings.requests_max, patience: settings.deadline };
+        self.graph.actor(seat, move || Gateway::new(bounds, lanes.clone()));
+    }
+
+    fn tokenizer(&mut self, seat: Seat<Tokenize>, reach: Reach, lanes: TokenizerLanes) {
+        let Resources { tokenizer, template, .. } = self.resources.clone();
+        self.graph.actor(seat, move || {
+            TokenizerActor::new(Arc::clone(&tokenizer), template.clone(), reach, lanes.clone())
+        });
+    }
+
+    fn detokenizer(
+        &mut self,
+        seat: Seat<DetokenizerMessage>,
+        texts: HoldOut<Vec<Text>>,
+    ) -> Result<(), Error> {
+        let (tokenizer, gateway) = (Arc::clone(&self.resources.tokenizer), self.name(&Role::Gateway)?);
+        self.graph
+            .actor(seat, move || Detokenizer::new(Arc::clone(&tokenizer), texts.clone(), gateway.clone()));
+        Ok(())
+    }
+
+    fn router(
+        &mut self,
+        seat: Seat<RouterMessage>,
+        ends: &[GroupEnds],
+        groups: &[GroupPlan],
+        lanes: RouterLanes,
+    ) {
+        let doors = |prefill: bool| {
+            let picked = ends.iter().zip(groups).filter(|(_, group)| group.prefill == prefill);
+            picked.map(|(ends, _)| ends.door.clone()).collect::<Vec<_>>()
+        };
+        let (prefills, decodes) = (doors(true), doors(false));
+        self.graph.actor(seat, move || Router::new(prefills.clone(), decodes.clone(), lanes.clone()));
+    }
+
+    fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
+        let model = Arc::clone(&self.resources.model);
+        let layout = model.facts().kv_layout(group.settings.block_size as usize);
+        let (threads, cost) = match self.driver {
+            Driver::Live => (group.settings.threads, StepCost { step: Duration::ZERO, token: Duration::ZERO }),
+            Driver::Sim(cost) => (1, cost),
+        };
+        let blocks = group.blocks;
+        self.graph.actor(seat, move || {
+            let backend = Box::new(CpuBackend::new(threads, &[]));
+            let device = Device { model: Arc::clone(&model), backend, layout, blocks };
+            Rank::new(device, done.clone(), cost)
+        });
+    }
+
+    fn group(&self, plan: GroupPlan, lanes: GroupLanes) -> GroupRecipe {
+        let settings = &plan.settings;
+        let bounds = Bounds {
+            chunk_tokens: settings.chunk_tokens as usize,
+            sequences_max: settings.sequences_max,
+            waiting_max: settings.waiting_max,
+            block_size: settings.block_size,
+            blocks: plan.blocks,
+            end_tokens: self.resources.end_tokens(),
+            answers: !plan.prefill,
+        };
+        let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
+        GroupRecipe { plan, bounds, lanes, gauges }
+    }
+
+    fn prefill(&mut self, seat: Seat<PrefillMessage>, number: usize, group: GroupRecipe, lanes: Vec<DecodeLanes>) {
+        let lease = group.plan.settings.lease;
+        self.graph.actor(seat, move || Prefill::new(number, group.group(), lanes.clone(), lease));
+    }
+
+    fn decode(&mut self, seat: Seat<DecodeMessage>, group: GroupRecipe, lanes: Vec<PrefillLane>) {
+        self.graph.actor(seat, move || Decode::new(group.group(), lanes.clone()));
+    }
+}

@@ -1,0 +1,160 @@
+//! decode: takes over computed prompts, pulls their blocks, and computes a token each step. A joined group computes
+//! prompts as well and needs no handover.
+//!
+//! A handover is refused when there is no room; it comes again. Blocks are pulled in pieces, and the lease is
+//! acknowledged when the last piece is here, so that prefill gets its memory back as early as possible.
+
+use std::collections::BTreeMap;
+
+use millstream_runtime::{Actor, Ctx, Event, OfferOut, Time};
+
+use crate::group::Group;
+use crate::kv::LeaseId;
+use crate::message::{Blocks, Cause, DecodeMessage, Departure, Handover, LeaseMessage, SequenceId};
+use crate::outbox::{Outbox, RETRY};
+
+/// Blocks in one pull.
+const PIECE: u32 = 32;
+
+/// The lane to one prefill group.
+#[derive(Clone)]
+pub struct PrefillLane {
+    /// The seat at the other end.
+    pub seat: String,
+    /// Pulls, acknowledgements, refusals.
+    pub leases: OfferOut<LeaseMessage>,
+}
+
+/// A sequence whose blocks are on their way.
+struct Arrival {
+    sequence: SequenceId,
+    /// Blocks under the lease.
+    blocks: u32,
+    /// Blocks that are here.
+    here: u32,
+    until: Time,
+}
+
+/// See the module.
+pub struct Decode {
+    group: Group,
+    prefills: Vec<(String, Outbox<LeaseMessage>)>,
+    /// By prefill group and lease.
+    arrivals: BTreeMap<(usize, LeaseId), Arrival>,
+}
+
+impl Decode {
+    /// A decode group over `group`, fed by `prefills` (none when it is joined).
+    pub fn new(group: Group, prefills: Vec<PrefillLane>) -> Self {
+        let prefills = prefills.into_iter().map(|lane| (lane.seat, Outbox::new(lane.leases))).collect();
+        Self { group, prefills, arrivals: BTreeMap::new() }
+    }
+
+    fn handover(&mut self, handover: Handover, ctx: &mut Ctx<'_>) {
+        let Handover { request, answer, prefill, lease, blocks, until } = handover;
+        let sequence = request.sequence();
+        if self.group.tombstones.covers(sequence) {
+            return self.say(prefill, LeaseMessage::Ack { lease });
+        }
+        if self.group.scheduler.knows(sequence) || ctx.now() >= until {
+            return; // a late twin: the lease it names has ended or will
+        }
+        if !self.group.scheduler.adopt(&request, &answer) {
+            return self.say(prefill, LeaseMessage::Refuse { lease });
+        }
+        ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks) });
+        self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here: 0, until });
+        self.say(prefill, LeaseMessage::Pull { lease, first: 0, count: PIECE.min(blocks) });
+    }
+
+    /// A piece of a prompt is here, or its lease has ended. A piece nobody waits for is passed over.
+    fn blocks(&mut self, blocks: Blocks, ctx: &mut Ctx<'_>) {
+        let Blocks { prefill, lease, first, data } = blocks;
+        let Some(arrival) = self.arrivals.get_mut(&(prefill, lease)) else { return };
+        let sequence = arrival.sequence;
+        let Some(data) = data else {
+            self.arrivals.remove(&(prefill, lease));
+            return self.group.drop_sequence(sequence, Departure::Failed(Cause::Lost));
+        };
+        if first != arrival.here {
+            return;
+        }
+        arrival.here += data.len() as u32;
+        let (here, all) = (arrival.here, arrival.blocks);
+        self.group.scheduler.import(sequence, first as usize, data);
+        if here < all {
+            return self.say(prefill, LeaseMessage::Pull { lease, first: here, count: PIECE.min(all - here) });
+        }
+        self.arrivals.remove(&(prefill, lease));
+        self.group.scheduler.start(sequence);
+        ctx.event(Event::Stage { request: sequence.request.0, stage: "arrived", value: u64::from(all) });
+        self.say(prefill, LeaseMessage::Ack { lease });
+    }
+
+    fn say(&mut self, prefill: usize, message: LeaseMessage) {
+        self.prefills[prefill].1.send(message);
+    }
+
+    /// Arrivals whose sequence was dropped end their lease; those that took too long are lost.
+    fn sweep(&mut self, now: Time) {
+        let over: Vec<(usize, LeaseId)> = self
+            .arrivals
+            .iter()
+            .filter(|(_, arrival)| arrival.until <= now || !self.group.scheduler.knows(arrival.sequence))
+            .map(|(&key, _)| key)
+            .collect();
+        for (prefill, lease) in over {
+            if let Some(arrival) = self.arrivals.remove(&(prefill, lease)) {
+                self.group.drop_sequence(arrival.sequence, Departure::Failed(Cause::Lost));
+                self.say(prefill, LeaseMessage::Ack { lease });
+            }
+        }
+    }
+}
+
+impl Actor for Decode {
+    type Message = DecodeMessage;
+
+    fn handle(&mut self, message: DecodeMessage, ctx: &mut Ctx<'_>) {
+        match message {
+            DecodeMessage::Admit(admit) => {
+                self.group.admit(&admit.request, ctx);
+            }
+            DecodeMessage::Cancel(cancel) => self.group.cancel(cancel, ctx.now()),
+            DecodeMessage::Handover(handover) => self.handover(handover, ctx),
+            DecodeMessage::Blocks(blocks) => self.blocks(blocks, ctx),
+            DecodeMessage::Done(done) => {
+                self.group.done(done, ctx);
+            }
+        }
+    }
+
+    fn settle(&mut self, ctx: &mut Ctx<'_>) {
+        self.sweep(ctx.now());
+        self.group.settle(ctx);
+        let mut through = true;
+        for (_, outbox) in &mut self.prefills {
+            through &= outbox.flush();
+        }
+        if !through {
+            ctx.wake_at(ctx.now() + RETRY);
+        }
+        if let Some(until) = self.arrivals.values().map(|arrival| arrival.until).min() {
+            ctx.wake_at(until);
+        }
+        self.group.show(0);
+    }
+
+    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
+        self.group.lost(peer);
+        let Some(number) = self.prefills.iter().position(|(seat, _)| seat == peer) else { return };
+        self.prefills[number].1.clear();
+        for ((prefill, lease), arrival) in std::mem::take(&mut self.arrivals) {
+            if prefill == number {
+                self.group.drop_sequence(arrival.sequence, Departure::Failed(Cause::Lost));
+            } else {
+                self.arrivals.insert((prefill, lease), arrival);
+            }
+        }
+    }
+}

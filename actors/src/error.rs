@@ -1,0 +1,45 @@
+//! What can go wrong before a graph runs.
+
+use std::path::PathBuf;
+
+/// Errors of this crate; each names what was attempted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's files cannot be read or are not understood.
+    #[error("cannot load the model {path}")]
+    Model {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the reader says.
+        #[source]
+        source: millstream_kernels::Error,
+    },
+    /// The model's tokenizer or chat template cannot be used.
+    #[error("cannot use the tokenizer of {path}")]
+    Text {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: crate::text::TextError,
+    },
+    /// The memory a group was given does not hold a single block.
+    #[error("actors.{actor}.memory is {given} bytes, and one block of this model's KV takes {needed}: give it more")]
+    Memory {
+        /// The actor.
+        actor: String,
+        /// Bytes in the plan.
+        given: u64,
+        /// Bytes of a block.
+        needed: u64,
+    },
+    /// The plan asks for what is not built yet.
+    #[error("{0}")]
+    NotBuilt(String),
+    /// A role that the graph cannot do without is missing; `check` refuses such files.
+    #[error("the plan has no {0}")]
+    Missing(String),
+    /// The graph itself is wrong.
+    #[error("cannot build the graph")]
+    Graph(#[source] millstream_runtime::Error),
+}

@@ -1,0 +1,46 @@
+//! What a group shows of itself: numbers the actor writes and the rim reads, for `/metrics`, for tests and for the
+//! simulator's check that the ledger is at zero. Never read by an actor.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Numbers of one group. Written by its scheduler seat alone.
+#[derive(Debug, Default)]
+pub struct GroupGauges {
+    /// The group's name.
+    pub name: String,
+    /// Blocks somebody owns now.
+    pub blocks_used: Gauge,
+    /// Blocks in all.
+    pub blocks_total: Gauge,
+    /// Leases whose blocks are not free yet.
+    pub leases: Gauge,
+    /// Sequences that take part in steps.
+    pub running: Gauge,
+    /// Sequences that wait for blocks or a place.
+    pub waiting: Gauge,
+    /// Steps since start.
+    pub steps: Gauge,
+    /// Tokens computed since start, prompts and answers.
+    pub tokens: Gauge,
+    /// Sequences that lost their blocks to an older one since start.
+    pub preemptions: Gauge,
+}
+
+/// One number.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: usize) {
+        self.0.store(value as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, more: usize) {
+        self.0.fetch_add(more as u64, Ordering::Relaxed);
+    }
+}

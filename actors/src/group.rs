@@ -1,0 +1,190 @@
+//! What prefill and decode share: a scheduler, one rank that runs its steps, and the lanes on which a step's tokens and
+//! the sequences that leave are told. One rank owns the step loop and answers a whole step in one message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_runtime::{Ctx, Event, HoldOut, Time};
+
+use crate::gauges::GroupGauges;
+use crate::message::{
+    Cancel, Cause, Departure, Ended, Exported, Observed, SequenceId, Step, StepDone, Token, Tokens,
+};
+use crate::outbox::Tombstones;
+use crate::request::Request;
+use crate::sched::{Bounds, Scheduler};
+use crate::sequence::Phase;
+
+/// A step that has not come back for so long is lost, and with it the group.
+const STEP_PATIENCE: Duration = Duration::from_secs(300);
+/// What a refused request is told to wait before it tries again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Where a group speaks to.
+#[derive(Clone)]
+pub struct GroupLanes {
+    /// To its rank.
+    pub steps: HoldOut<Step>,
+    /// To the detokenizer.
+    pub tokens: HoldOut<Tokens>,
+    /// To the router.
+    pub ended: HoldOut<Vec<Ended>>,
+    /// The router's seat: when it dies, nobody is left who waits for a sequence here.
+    pub router: String,
+}
+
+/// See the module.
+pub struct Group {
+    /// Which tokens are computed next.
+    pub scheduler: Scheduler,
+    /// Cancels that may have overtaken what they cancel.
+    pub tombstones: Tombstones,
+    lanes: GroupLanes,
+    gauges: Arc<GroupGauges>,
+    ended: Vec<Ended>,
+    /// When the step in flight was sent.
+    sent: Time,
+}
+
+impl Group {
+    /// Nothing to do yet.
+    pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>) -> Self {
+        let scheduler = Scheduler::new(bounds);
+        let group =
+            Self { scheduler, tombstones: Tombstones::default(), lanes, gauges, ended: Vec::new(), sent: Time::ZERO };
+        group.gauges.blocks_total.set(group.scheduler.pool().total());
+        group.show(0);
+        group
+    }
+
+    /// Takes a request, or tells the router why not. False when it was not taken.
+    pub fn admit(&mut self, request: &Arc<Request>, ctx: &mut Ctx<'_>) -> bool {
+        let sequence = request.sequence();
+        if self.tombstones.covers(sequence) || self.scheduler.knows(sequence) {
+            return false;
+        }
+        match self.scheduler.add(Arc::clone(request), RETRY_AFTER) {
+            Ok(()) => {
+                ctx.event(Event::Stage { request: request.id.0, stage: "admit", value: request.prompt.len() as u64 });
+                true
+            }
+            Err(refusal) => {
+                self.leave(sequence, Departure::Failed(Cause::Refused(refusal)));
+                false
+            }
+        }
+    }
+
+    /// Forgets a request up to an attempt.
+    pub fn cancel(&mut self, cancel: Cancel, now: Time) {
+        self.tombstones.add(cancel, now);
+        let SequenceId { request, attempt } = cancel.sequence;
+        for sequence in self.scheduler.select(|r| r.id == request && r.attempt <= attempt) {
+            self.drop_sequence(sequence, Departure::Dropped);
+        }
+    }
+
+    /// Aborts a sequence and tells the router how it left.
+    pub fn drop_sequence(&mut self, sequence: SequenceId, how: Departure) {
+        if self.scheduler.abort(sequence) {
+            self.leave(sequence, how);
+        }
+    }
+
+    /// A peer died. With the router, everything here is aborted; says whether it was the router.
+    pub fn lost(&mut self, peer: &str) -> bool {
+        let router = peer == self.lanes.router;
+        if router {
+            self.drop_all();
+        }
+        router
+    }
+
+    fn drop_all(&mut self) {
+        for sequence in self.scheduler.select(|_| true) {
+            self.scheduler.abort(sequence);
+        }
+    }
+
+    /// Tells the router, at the end of the turn, that a sequence is here no more.
+    pub fn leave(&mut self, sequence: SequenceId, how: Departure) {
+        self.ended.push(Ended { sequence, how });
+    }
+
+    /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
+    pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
+        let applied = self.scheduler.apply(&mut done);
+        let news = applied.tokens.iter().map(NewToken::from).collect::<Vec<_>>();
+        for new in news.iter().filter(|new| new.last) {
+            self.leave(new.sequence, Departure::Finished);
+            ctx.event(Event::Stage { request: new.sequence.request.0, stage: "computed", value: 0 });
+        }
+        self.send_tokens(applied.tokens, applied.observed);
+        (news, done.exported)
+    }
+
+    /// Ends what is past its deadline, plans the next step, and shows the gauges: the last thing in every turn.
+    pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
+        let now = ctx.now();
+        for sequence in self.scheduler.select(|request| request.deadline <= now) {
+            self.drop_sequence(sequence, Departure::Dropped);
+        }
+        self.plan(ctx);
+        if !self.ended.is_empty() {
+            self.lanes.ended.send(std::mem::take(&mut self.ended));
+        }
+        if let Some(deadline) = self.scheduler.next_deadline() {
+            ctx.wake_at(deadline);
+        }
+    }
+
+    /// Shows the numbers of this moment; `leases` are the group's own.
+    pub fn show(&self, leases: usize) {
+        let (gauges, scheduler) = (&self.gauges, &self.scheduler);
+        gauges.blocks_used.set(scheduler.pool().used());
+        gauges.leases.set(leases);
+        gauges.running.set(scheduler.count(Phase::Running) + scheduler.count(Phase::Arriving));
+        gauges.waiting.set(scheduler.count(Phase::Waiting));
+        gauges.preemptions.set(scheduler.preemptions() as usize);
+    }
+
+    fn plan(&mut self, ctx: &mut Ctx<'_>) {
+        let now = ctx.now();
+        if self.scheduler.in_flight() {
+            let due = self.sent + STEP_PATIENCE;
+            assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
+            ctx.wake_at(due);
+        } else if let Some(step) = self.scheduler.plan() {
+            self.sent = now;
+            self.gauges.steps.add(1);
+            self.gauges.tokens.add(step.rows.iter().map(|row| row.tokens.len()).sum());
+            for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
+                let stage = Event::Stage { request: row.sequence.request.0, stage: "chunk", value: row.tokens.len() as u64 };
+                ctx.event(stage);
+            }
+            self.lanes.steps.send(step);
+        }
+    }
+
+    fn send_tokens(&mut self, tokens: Vec<Token>, observed: Vec<Observed>) {
+        if !tokens.is_empty() || !observed.is_empty() {
+            self.lanes.tokens.send(Tokens { tokens, observed });
+        }
+    }
+}
+
+/// A token that the step brought, as its group sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct NewToken {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// The answer is complete.
+    pub last: bool,
+}
+
+impl From<&Token> for NewToken {
+    fn from(token: &Token) -> Self {
+        Self { sequence: token.request.sequence(), last: token.finish.is_some() }
+    }
+}
+

@@ -1,0 +1,21 @@
+//! KV memory as the schedulers see it: numbers, owners and rights, no bytes.
+//!
+//! [`Pool`] is the ledger: every block has exactly one owner at every moment, and giving back what one does not own is a
+//! bug that stops the seat. [`Leases`] say who else may read a block, until when; a lease carries a fence, so that a
+//! message about an ended lease can never be taken for one about a new lease.
+
+mod lease;
+mod pool;
+
+pub use lease::{Lease, LeaseId, Leases, NewLease, Stale};
+pub use pool::{BlockId, Owner, Pool};
+
+/// Blocks that hold `tokens` positions.
+///
+/// ```
+/// assert_eq!(millstream_actors::kv::blocks_for(0, 16), 0);
+/// assert_eq!(millstream_actors::kv::blocks_for(17, 16), 2);
+/// ```
+pub fn blocks_for(tokens: usize, block_size: u32) -> usize {
+    tokens.div_ceil(block_size as usize)
+}

@@ -1,0 +1,347 @@
+//! Every message of every lane, on one page. Role files never import each other: they meet here.
+//!
+//! A message that asks is a verb (`Admit`, `Cancel`), one that tells is a noun (`Tokens`, `StepDone`).
+
+use std::sync::Arc;
+
+use millstream_runtime::Time;
+
+use crate::kv::{BlockId, LeaseId};
+use crate::request::{Finish, Refusal, Request, RequestId, Sampling, Submit};
+
+/// One attempt at one request inside a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId {
+    /// The request.
+    pub request: RequestId,
+    /// The attempt.
+    pub attempt: u32,
+}
+
+impl Request {
+    /// The sequence that computes this attempt.
+    pub fn sequence(&self) -> SequenceId {
+        SequenceId { request: self.id, attempt: self.attempt }
+    }
+}
+
+// ---- gateway ------------------------------------------------------------------------------------------------------
+
+/// Into the gateway.
+pub enum GatewayMessage {
+    /// shell → gateway [offer]
+    Submit(Submit),
+    /// shell → gateway [offer, urgent]: the client is gone.
+    Abandon(RequestId),
+    /// detokenizer → gateway [hold]
+    Text(Vec<Text>),
+    /// tokenizer, router → gateway [hold]
+    Failure(Failure),
+}
+
+/// A piece of an answer, or the news that one cannot be put together.
+pub enum Text {
+    /// Tokens in order and the text that they completed.
+    Piece {
+        /// Whose.
+        sequence: SequenceId,
+        /// Tokens of the prompt, for the usage.
+        prompt_tokens: u32,
+        /// Place of `tokens[0]` in the answer, counted from 0.
+        position: u32,
+        /// Ids of the answer.
+        tokens: Vec<u32>,
+        /// Byte offset of `text` in the answer's text.
+        offset: usize,
+        /// Whole characters.
+        text: String,
+        /// Set on the last piece.
+        finish: Option<Finish>,
+        /// The detokenizer cut the answer at a stop string: its group still computes it.
+        cut: bool,
+    },
+    /// Tokens are missing and too many came after them: the attempt is lost.
+    Gap(SequenceId),
+    /// Logits that the request asked for.
+    Observed(Observed),
+}
+
+/// An attempt that will bring no more tokens.
+pub struct Failure {
+    /// Which attempt.
+    pub sequence: SequenceId,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why an attempt ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A group died, or a lane was full after the request had begun: another attempt may succeed.
+    Lost,
+    /// No other attempt would do better.
+    Refused(Refusal),
+}
+
+// ---- tokenizer ----------------------------------------------------------------------------------------------------
+
+/// Into the tokenizer: gateway → tokenizer [offer].
+pub struct Tokenize {
+    /// As the client asked.
+    pub submit: Arc<Submit>,
+    /// 0 for the first time.
+    pub attempt: u32,
+    /// Tokens of the answer that the client already has.
+    pub sent: Arc<[u32]>,
+    /// The gateway's word on when to give up.
+    pub deadline: Time,
+}
+
+// ---- router -------------------------------------------------------------------------------------------------------
+
+/// Into the router.
+pub enum RouterMessage {
+    /// tokenizer → router [offer]
+    Arrive(Arc<Request>),
+    /// gateway → router [offer, urgent]
+    Cancel(Cancel),
+    /// prefill, decode → router [hold]
+    Ended(Vec<Ended>),
+}
+
+/// Forget this request, up to and including an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancel {
+    /// The last attempt that is not wanted any more; earlier ones are not either.
+    pub sequence: SequenceId,
+}
+
+/// A sequence has left a group.
+pub struct Ended {
+    /// Which.
+    pub sequence: SequenceId,
+    /// How.
+    pub how: Departure,
+}
+
+/// How a sequence left a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Its last token is on the way.
+    Finished,
+    /// Decode has its blocks.
+    HandedOver,
+    /// Cancelled or expired; nobody waits for it.
+    Dropped,
+    /// It cannot go on here.
+    Failed(Cause),
+}
+
+// ---- prefill and decode -------------------------------------------------------------------------------------------
+
+/// Into a prefill group.
+pub enum PrefillMessage {
+    /// router → prefill [offer]
+    Admit(Admit),
+    /// router → prefill [offer, urgent]
+    Cancel(Cancel),
+    /// decode → prefill [offer], with the number of the decode group
+    Lease(LeaseMessage, usize),
+    /// rank → prefill [reply]
+    Done(StepDone),
+}
+
+/// Into a decode group.
+pub enum DecodeMessage {
+    /// router → decode [offer], joined groups only
+    Admit(Admit),
+    /// router → decode [offer, urgent]
+    Cancel(Cancel),
+    /// prefill → decode [offer]
+    Handover(Handover),
+    /// prefill → decode [reply]
+    Blocks(Blocks),
+    /// rank → decode [reply]
+    Done(StepDone),
+}
+
+/// Compute this request.
+pub struct Admit {
+    /// The request.
+    pub request: Arc<Request>,
+    /// Which decode group continues it, by number.
+    pub decode: usize,
+}
+
+/// A computed prompt, offered to a decode group: it may read the leased blocks until the lease ends.
+pub struct Handover {
+    /// The request.
+    pub request: Arc<Request>,
+    /// Tokens of the answer so far (`request.sent` included); the last one is not computed yet.
+    pub answer: Vec<u32>,
+    /// Which prefill group leases, by number.
+    pub prefill: usize,
+    /// The right to read.
+    pub lease: LeaseId,
+    /// Blocks under the lease; they hold the prompt and all of `answer` but its last token.
+    pub blocks: u32,
+    /// The lease ends here unless acknowledged.
+    pub until: Time,
+}
+
+/// What decode says about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseMessage {
+    /// Send blocks `first..first + count` of the lease.
+    Pull {
+        /// The lease.
+        lease: LeaseId,
+        /// First block, counted in the lease.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+    /// Everything has been read, or is not wanted: the lease ends.
+    Ack {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// No room now: keep it and offer again.
+    Refuse {
+        /// The lease.
+        lease: LeaseId,
+    },
+}
+
+/// Blocks of a lease, as bytes; `None` when the lease has ended.
+pub struct Blocks {
+    /// Which prefill group sends, by number.
+    pub prefill: usize,
+    /// The lease.
+    pub lease: LeaseId,
+    /// First block, counted in the lease.
+    pub first: u32,
+    /// One entry a block.
+    pub data: Option<Vec<Vec<u8>>>,
+}
+
+// ---- rank ---------------------------------------------------------------------------------------------------------
+
+/// Into a rank: prefill, decode → rank [hold]. One forward pass, with the copies that go before and after it.
+pub struct Step {
+    /// Counted up by the group.
+    pub number: u64,
+    /// Written into KV memory before the rows run.
+    pub imports: Vec<Import>,
+    /// The sequences that take part.
+    pub rows: Vec<StepRow>,
+    /// Read from KV memory after the rows ran.
+    pub exports: Vec<Export>,
+}
+
+/// Bytes of a block that came from another group.
+pub struct Import {
+    /// Where to put them.
+    pub block: BlockId,
+    /// As [`Export`] made them.
+    pub data: Vec<u8>,
+}
+
+/// Blocks that another group asked for.
+pub struct Export {
+    /// Which decode group asked, by number.
+    pub decode: usize,
+    /// Under which lease.
+    pub lease: LeaseId,
+    /// First block, counted in the lease.
+    pub first: u32,
+    /// The blocks themselves.
+    pub blocks: Vec<BlockId>,
+}
+
+/// One sequence's share of a step.
+pub struct StepRow {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Input tokens.
+    pub tokens: Vec<u32>,
+    /// Position of the first of them.
+    pub start: u32,
+    /// The block table up to the last input token.
+    pub blocks: Vec<BlockId>,
+    /// Set when the last token's logits choose the next token.
+    pub sample: Option<Sample>,
+    /// Positions relative to `start` whose logits are wanted, ascending.
+    pub observe: Vec<u32>,
+}
+
+/// How to choose the next token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// The request's choice.
+    pub sampling: Sampling,
+    /// Place of the new token in the answer: the counter of the random numbers.
+    pub position: u32,
+}
+
+/// What a step brought: rank → group [reply].
+pub struct StepDone {
+    /// The step's number.
+    pub number: u64,
+    /// One entry a row: the token chosen, where one was asked for.
+    pub tokens: Vec<Option<u32>>,
+    /// Logits that were asked for.
+    pub observed: Vec<Observed>,
+    /// One entry an export, in order.
+    pub exported: Vec<Exported>,
+}
+
+/// Bytes for a decode group.
+pub struct Exported {
+    /// What was asked.
+    pub export: Export,
+    /// One entry a block.
+    pub data: Vec<Vec<u8>>,
+}
+
+/// Logits at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Absolute position of the token they follow.
+    pub position: u32,
+    /// [vocabulary]
+    pub logits: Vec<f32>,
+}
+
+// ---- detokenizer --------------------------------------------------------------------------------------------------
+
+/// Into the detokenizer.
+pub enum DetokenizerMessage {
+    /// prefill, decode → detokenizer [hold]: all tokens of a step at once.
+    Tokens(Tokens),
+    /// gateway → detokenizer [offer, urgent]: nobody reads this request any more.
+    Close(RequestId),
+}
+
+/// What a step brought for the clients.
+#[derive(Default)]
+pub struct Tokens {
+    /// New tokens.
+    pub tokens: Vec<Token>,
+    /// Logits that were asked for.
+    pub observed: Vec<Observed>,
+}
+
+/// One new token of an answer.
+pub struct Token {
+    /// Whose.
+    pub request: Arc<Request>,
+    /// Place in the answer, counted from 0.
+    pub position: u32,
+    /// Its id.
+    pub id: u32,
+    /// Set on the last one.
+    pub finish: Option<Finish>,
+}

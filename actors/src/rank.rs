@@ -1,0 +1,123 @@
+//! rank: runs the steps of a group on one device. It owns the KV memory and the backend with its threads, and knows
+//! nothing of requests: bytes in, rows forward, tokens chosen, bytes out, all answered in one message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_kernels::{Backend, KvLayout, KvMemory, Model, Row, Scratch, Want};
+use millstream_runtime::{Actor, Ctx, ReplyOut};
+
+use crate::message::{Export, Exported, Import, Observed, Step, StepDone, StepRow};
+use crate::sample::sample;
+
+/// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
+#[derive(Clone, Copy, Debug)]
+pub struct StepCost {
+    /// Every step.
+    pub step: Duration,
+    /// Every input token.
+    pub token: Duration,
+}
+
+/// What a rank computes with.
+pub struct Device {
+    /// The model, shared with the other ranks of the process.
+    pub model: Arc<dyn Model>,
+    /// The arithmetic.
+    pub backend: Box<dyn Backend>,
+    /// Layout of its KV memory.
+    pub layout: KvLayout,
+    /// Blocks of its KV memory.
+    pub blocks: usize,
+}
+
+/// See the module.
+pub struct Rank {
+    model: Arc<dyn Model>,
+    backend: Box<dyn Backend>,
+    kv: KvMemory,
+    scratch: Scratch,
+    done: ReplyOut<StepDone>,
+    cost: StepCost,
+}
+
+impl Rank {
+    /// Answers steps through `done`. `cost` counts in the simulator only.
+    pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
+        let Device { model, backend, layout, blocks } = device;
+        Self { model, backend, kv: KvMemory::new(layout, blocks), scratch: Scratch::default(), done, cost }
+    }
+
+    /// Panics when bytes do not fit the layout or the model refuses the rows: group and rank would disagree from here
+    /// on, so the group starts again.
+    fn run(&mut self, step: Step) -> StepDone {
+        for Import { block, data } in &step.imports {
+            self.kv.import(block.0, data).expect("groups that hand over share one layout");
+        }
+        let (tokens, observed) = self.forward(&step.rows);
+        let exported = step.exports.into_iter().map(|export| self.export(export)).collect();
+        StepDone { number: step.number, tokens, observed, exported }
+    }
+
+    fn forward(&mut self, rows: &[StepRow]) -> (Vec<Option<u32>>, Vec<Observed>) {
+        let wants: Vec<Vec<u32>> = rows.iter().map(wanted).collect();
+        let tables: Vec<Vec<u32>> = rows.iter().map(|row| row.blocks.iter().map(|block| block.0).collect()).collect();
+        let step: Vec<Row<'_>> = rows
+            .iter()
+            .zip(&wants)
+            .zip(&tables)
+            .map(|((row, wants), blocks)| Row { tokens: &row.tokens, start: row.start, blocks, logits: Want::At(wants) })
+            .collect();
+        if !step.is_empty() {
+            let (kv, scratch) = (&mut self.kv, &mut self.scratch);
+            self.model.forward(&step, kv, scratch, self.backend.as_mut()).expect("a planned row fits the model");
+        }
+        self.choose(rows, &wants)
+    }
+
+    fn choose(&self, rows: &[StepRow], wants: &[Vec<u32>]) -> (Vec<Option<u32>>, Vec<Observed>) {
+        let mut logits = self.scratch.logits().chunks_exact(self.model.facts().vocab);
+        let (mut tokens, mut observed) = (Vec::with_capacity(rows.len()), Vec::new());
+        for (row, wants) in rows.iter().zip(wants) {
+            let mut token = None;
+            for &offset in wants {
+                let logits = logits.next().expect("the model gives what was wanted");
+                if row.observe.binary_search(&offset).is_ok() {
+                    let position = row.start + offset;
+                    observed.push(Observed { sequence: row.sequence, position, logits: logits.to_vec() });
+                }
+                if offset as usize + 1 == row.tokens.len() {
+                    token = row.sample.as_ref().map(|choice| sample(logits, choice));
+                }
+            }
+            tokens.push(token);
+        }
+        (tokens, observed)
+    }
+
+    fn export(&self, export: Export) -> Exported {
+        let data = export.blocks.iter().map(|block| self.kv.export(block.0)).collect();
+        Exported { export, data }
+    }
+}
+
+/// Offsets in the row whose logits are needed: those that are observed, and the last one to choose from.
+fn wanted(row: &StepRow) -> Vec<u32> {
+    let last = row.tokens.len() as u32 - 1;
+    let mut wants = row.observe.clone();
+    if row.sample.is_some() && wants.last() != Some(&last) {
+        wants.push(last);
+    }
+    wants
+}
+
+impl Actor for Rank {
+    type Message = Step;
+
+    fn handle(&mut self, step: Step, ctx: &mut Ctx<'_>) {
+        let tokens: usize = step.rows.iter().map(|row| row.tokens.len()).sum();
+        ctx.spend(self.cost.step + self.cost.token * tokens as u32);
+        let done = self.run(step);
+        self.done.reply(done);
+    }
+}

@@ -1,0 +1,206 @@
+//! What a client asked and how it ends. These types cross the rim: the shell fills a [`Submit`], the gateway answers
+//! with [`Reply`]s. Everything between lives in [`crate::message`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_runtime::Time;
+
+/// Names one request for the life of the running graph; the shell counts them up from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Who speaks in a chat message. Roles are a closed list, so that a role can never smuggle a control token into a prompt.
+pub use crate::text::{ChatMessage, ChatRole};
+
+/// What the model reads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A conversation, rendered by the model's chat template with the turn of the assistant opened.
+    Chat(Vec<ChatMessage>),
+    /// Plain text; the tokenizer puts the begin token before it where the family has one.
+    Text(String),
+    /// Token ids as they are (tools that compare with stored vectors use it).
+    Tokens(Vec<u32>),
+}
+
+/// How the next token is chosen from the logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the best token (ties: the lowest id); above, logits are divided by it.
+    pub temperature: f32,
+    /// Keeps the smallest set of best tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps this many best tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Same seed, same request: same answer, whoever shares the batch.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The best token each time.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+}
+
+/// Which logits the caller wants to see, by absolute position in prompt + answer. For tools, not for clients.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Observe {
+    /// None of them.
+    #[default]
+    Nothing,
+    /// At these positions, ascending.
+    At(Vec<u32>),
+    /// At every position.
+    All,
+}
+
+impl Observe {
+    /// Whether the logits after the token at `position` are wanted.
+    pub fn wants(&self, position: u32) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::At(positions) => positions.binary_search(&position).is_ok(),
+            Self::All => true,
+        }
+    }
+}
+
+/// A request as the shell hands it to the gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submit {
+    /// Chosen by the shell, never used twice.
+    pub request: RequestId,
+    /// What the model reads.
+    pub prompt: Prompt,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Longest answer in tokens; `None` takes the gateway's default, cut to what the model's context leaves.
+    pub tokens_max: Option<u32>,
+    /// The answer ends before the first of these (none is empty).
+    pub stops: Vec<String>,
+    /// Go on past end tokens (tools only).
+    pub ignore_end: bool,
+    /// How long the client is ready to wait in all; `None` takes the gateway's default, which is also the most.
+    pub patience: Option<Duration>,
+    /// Logits to be shown.
+    pub observe: Observe,
+}
+
+/// A request as the groups see it: tokenised, bounded, with an absolute deadline. `attempt` counts how often the gateway
+/// sent it down the road; `sent` are the tokens of the answer that the client already has from earlier attempts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The client's request.
+    pub id: RequestId,
+    /// 0 for the first time down the road.
+    pub attempt: u32,
+    /// Token ids of the prompt, never empty.
+    pub prompt: Arc<[u32]>,
+    /// Token ids of the answer that an earlier attempt delivered.
+    pub sent: Arc<[u32]>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Longest answer in tokens, `sent` included; at least 1.
+    pub tokens_max: u32,
+    /// Stop strings, for the detokenizer.
+    pub stops: Arc<[String]>,
+    /// Go on past end tokens.
+    pub ignore_end: bool,
+    /// After this everyone forgets the request.
+    pub deadline: Time,
+    /// Logits to be shown.
+    pub observe: Observe,
+}
+
+/// Why an answer is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// An end token or a stop string.
+    Stop,
+    /// `tokens_max` or the model's context is reached.
+    Length,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A bound of the system is reached; come back after this long.
+    Overload {
+        /// When it is worth trying again.
+        retry_after: Duration,
+    },
+    /// Prompt and answer do not fit the model or its KV memory.
+    TooLong {
+        /// Tokens asked for.
+        tokens: u64,
+        /// Tokens that fit.
+        limit: u64,
+    },
+    /// The request itself is wrong, and how.
+    Invalid(String),
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The answer is complete.
+    Finished(Finish),
+    /// The client went away.
+    Cancelled,
+    /// The deadline passed.
+    Expired,
+    /// Never started.
+    Refused(Refusal),
+    /// A fault that could not be mended, in a sentence.
+    Failed(String),
+}
+
+/// What a request cost, in tokens. The gateway is its only writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the answer, an end token included.
+    pub completion_tokens: u32,
+}
+
+/// What the gateway tells the shell about one request, in order; `End` is the last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// More of the answer. `tokens` are the ids it came from (a piece may be empty while characters are incomplete).
+    Text {
+        /// Whose answer.
+        request: RequestId,
+        /// New text, whole characters.
+        text: String,
+        /// Ids of the tokens behind it.
+        tokens: Vec<u32>,
+    },
+    /// Logits that [`Observe`] asked for; they may come twice after a restart.
+    Logits {
+        /// Whose.
+        request: RequestId,
+        /// Absolute position of the token they follow.
+        position: u32,
+        /// One number a token of the vocabulary.
+        logits: Vec<f32>,
+    },
+    /// The last word on a request.
+    End {
+        /// Whose.
+        request: RequestId,
+        /// How it ended.
+        outcome: Outcome,
+        /// What it cost.
+        usage: Usage,
+    },
+}
+
+impl Reply {
+    /// The request it belongs to.
+    pub fn request(&self) -> RequestId {
+        match self {
+            Self::Text { request, .. } | Self::Logits { request, .. } | Self::End { request, .. } => *request,
+        }
+    }
+}

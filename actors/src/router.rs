@@ -1,0 +1,237 @@
+//! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
+//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals.
+//!
+//! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
+
+use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
+use crate::outbox::{Outbox, RETRY, Tombstones};
+use crate::request::{Refusal, Request, RequestId};
+
+/// What a request is told when every lane is full.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Lanes to one group.
+#[derive(Clone)]
+pub struct GroupDoor {
+    /// The seat at the other end.
+    pub seat: String,
+    /// Requests; decode groups have one only when they are joined.
+    pub admit: Option<OfferOut<Admit>>,
+    /// Cancels.
+    pub cancel: OfferOut<Cancel>,
+}
+
+/// Where the router speaks to, beside the groups.
+#[derive(Clone)]
+pub struct RouterLanes {
+    /// To the gateway.
+    pub failures: HoldOut<Failure>,
+    /// The gateway's seat: when it dies, nobody waits for anything here.
+    pub gateway: String,
+}
+
+/// A group as the router sees it.
+struct Load {
+    seat: String,
+    admit: Option<OfferOut<Admit>>,
+    cancel: Outbox<Cancel>,
+    /// Prompt tokens (prefill) or requests (decode) that were sent and have not ended.
+    outstanding: u64,
+}
+
+impl From<GroupDoor> for Load {
+    fn from(door: GroupDoor) -> Self {
+        Self { seat: door.seat, admit: door.admit, cancel: Outbox::new(door.cancel), outstanding: 0 }
+    }
+}
+
+/// A request that was sent to its groups.
+struct Route {
+    attempt: u32,
+    /// `None` once the prompt has left it, and in joined groups.
+    prefill: Option<usize>,
+    decode: usize,
+    prompt: u64,
+    deadline: Time,
+}
+
+/// See the module.
+pub struct Router {
+    prefills: Vec<Load>,
+    decodes: Vec<Load>,
+    lanes: RouterLanes,
+    routes: BTreeMap<RequestId, Route>,
+    deadlines: BTreeSet<(Time, RequestId)>,
+    tombstones: Tombstones,
+}
+
+impl Router {
+    /// Routes over `prefills` and `decodes`; without `prefills` the decode groups are joined.
+    pub fn new(prefills: Vec<GroupDoor>, decodes: Vec<GroupDoor>, lanes: RouterLanes) -> Self {
+        Self {
+            prefills: prefills.into_iter().map(Load::from).collect(),
+            decodes: decodes.into_iter().map(Load::from).collect(),
+            lanes,
+            routes: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            tombstones: Tombstones::default(),
+        }
+    }
+
+    fn arrive(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
+        let sequence = request.sequence();
+        let newer = self.routes.get(&request.id).is_none_or(|route| route.attempt < request.attempt);
+        if !newer || self.tombstones.covers(sequence) {
+            return;
+        }
+        self.forget(request.id);
+        let Some(decode) = least(&self.decodes) else { return self.refuse(sequence) };
+        let prefill = least(&self.prefills);
+        let door = prefill.map_or(&self.decodes[decode].admit, |number| &self.prefills[number].admit);
+        let admit = Admit { request: Arc::clone(&request), decode };
+        if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
+            return self.refuse(sequence);
+        }
+        ctx.event(Event::Stage { request: request.id.0, stage: "route", value: decode as u64 });
+        self.remember(&request, prefill, decode);
+    }
+
+    fn remember(&mut self, request: &Request, prefill: Option<usize>, decode: usize) {
+        let prompt = request.prompt.len() as u64;
+        if let Some(number) = prefill {
+            self.prefills[number].outstanding += prompt;
+        }
+        self.decodes[decode].outstanding += 1;
+        let route = Route { attempt: request.attempt, prefill, decode, prompt, deadline: request.deadline };
+        self.routes.insert(request.id, route);
+        self.deadlines.insert((request.deadline, request.id));
+    }
+
+    fn refuse(&mut self, sequence: SequenceId) {
+        let cause = Cause::Refused(Refusal::Overload { retry_after: RETRY_AFTER });
+        self.lanes.failures.send(Failure { sequence, cause });
+    }
+
+    fn cancel(&mut self, cancel: Cancel, now: Time) {
+        self.tombstones.add(cancel, now);
+        let SequenceId { request, attempt } = cancel.sequence;
+        if self.routes.get(&request).is_some_and(|route| route.attempt <= attempt)
+            && let Some(route) = self.forget(request)
+        {
+            self.cancel_route(&route, cancel);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        let Ended { sequence, how } = ended;
+        if self.routes.get(&sequence.request).is_none_or(|route| route.attempt != sequence.attempt) {
+            return;
+        }
+        match how {
+            Departure::HandedOver => self.left_prefill(sequence.request),
+            Departure::Finished | Departure::Dropped => {
+                self.forget(sequence.request);
+            }
+            Departure::Failed(cause) => {
+                self.forget(sequence.request);
+                self.lanes.failures.send(Failure { sequence, cause });
+            }
+        }
+    }
+
+    fn left_prefill(&mut self, request: RequestId) {
+        if let Some(route) = self.routes.get_mut(&request)
+            && let Some(number) = route.prefill.take()
+        {
+            self.prefills[number].outstanding -= route.prompt;
+        }
+    }
+
+    fn forget(&mut self, request: RequestId) -> Option<Route> {
+        let route = self.routes.remove(&request)?;
+        self.deadlines.remove(&(route.deadline, request));
+        if let Some(number) = route.prefill {
+            self.prefills[number].outstanding -= route.prompt;
+        }
+        self.decodes[route.decode].outstanding -= 1;
+        Some(route)
+    }
+
+    /// Forgets every route that `picked` picks, and cancels it in its groups.
+    fn call_off(&mut self, picked: impl Fn(&Route) -> bool) -> Vec<SequenceId> {
+        let routes = self.routes.iter().filter(|(_, route)| picked(route));
+        let sequences: Vec<SequenceId> =
+            routes.map(|(&request, route)| SequenceId { request, attempt: route.attempt }).collect();
+        for &sequence in &sequences {
+            if let Some(route) = self.forget(sequence.request) {
+                self.cancel_route(&route, Cancel { sequence });
+            }
+        }
+        sequences
+    }
+
+    fn cancel_route(&mut self, route: &Route, cancel: Cancel) {
+        if let Some(number) = route.prefill {
+            self.prefills[number].cancel.send(cancel);
+        }
+        self.decodes[route.decode].cancel.send(cancel);
+    }
+
+    /// Everything that was on a dead group is lost; what its partner group still holds of it is cancelled.
+    fn lose(&mut self, was_there: impl Fn(&Route) -> bool) {
+        for sequence in self.call_off(was_there) {
+            self.lanes.failures.send(Failure { sequence, cause: Cause::Lost });
+        }
+    }
+}
+
+/// The number of the least loaded group.
+fn least(groups: &[Load]) -> Option<usize> {
+    (0..groups.len()).min_by_key(|&number| (groups[number].outstanding, number))
+}
+
+impl Actor for Router {
+    type Message = RouterMessage;
+
+    fn handle(&mut self, message: RouterMessage, ctx: &mut Ctx<'_>) {
+        match message {
+            RouterMessage::Arrive(request) => self.arrive(request, ctx),
+            RouterMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
+            RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended)),
+        }
+    }
+
+    fn settle(&mut self, ctx: &mut Ctx<'_>) {
+        while let Some(&(deadline, request)) = self.deadlines.first() {
+            if deadline > ctx.now() {
+                ctx.wake_at(deadline);
+                break;
+            }
+            self.forget(request);
+        }
+        let groups = self.prefills.iter_mut().chain(&mut self.decodes);
+        if !groups.fold(true, |through, group| group.cancel.flush() && through) {
+            ctx.wake_at(ctx.now() + RETRY);
+        }
+    }
+
+    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
+        if peer == self.lanes.gateway {
+            self.call_off(|_| true);
+        }
+        if let Some(number) = self.prefills.iter().position(|group| group.seat == peer) {
+            self.prefills[number].cancel.clear();
+            self.lose(|route| route.prefill == Some(number));
+        }
+        if let Some(number) = self.decodes.iter().position(|group| group.seat == peer) {
+            self.decodes[number].cancel.clear();
+            self.lose(|route| route.decode == number);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The scheduler of a group: which tokens of which sequences the next step computes. Pure: `add`, `plan`, `apply`,
+//! `abort`, no clock and no lane.
+//!
+//! A step is a map from sequence to number of tokens, so prompts cut into chunks, single tokens and recomputation after
+//! preemption are one case. Rules, in order:
+//! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
+//!    `chunk_tokens`;
+//! 2. waiting sequences in order of arrival, none overtakes; one starts when blocks for all its tokens are free;
+//! 3. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
+//!    in its old place. The oldest therefore always gets on, and a preempted answer goes on with the tokens it would
+//!    have had, since those depend on the request alone.
+//!
+//! One step is in flight at a time; what it touches is not given back before it is done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use millstream_runtime::Time;
+
+use crate::kv::{BlockId, Pool, blocks_for};
+use crate::message::{Export, Import, Observed, Sample, SequenceId, Step, StepDone, StepRow, Token};
+use crate::request::{Refusal, Request};
+use crate::sequence::{Phase, Sequence};
+
+/// Bounds of one group, from the plan and the model.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Prompt tokens in one step.
+    pub chunk_tokens: usize,
+    /// Sequences that own blocks at once.
+    pub sequences_max: usize,
+    /// Sequences that may wait.
+    pub waiting_max: usize,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Blocks of KV memory.
+    pub blocks: usize,
+    /// Tokens that end an answer.
+    pub end_tokens: Arc<[u32]>,
+    /// Whether answers grow here too, or only prompts are computed.
+    pub answers: bool,
+}
+
+/// What a step brought.
+#[derive(Default)]
+pub struct Applied {
+    /// New tokens, in order of rows.
+    pub tokens: Vec<Token>,
+    /// Logits that were asked for.
+    pub observed: Vec<Observed>,
+}
+
+/// A sequence that left the scheduler with its blocks still in its name.
+pub struct Detached {
+    /// What is asked.
+    pub request: Arc<Request>,
+    /// Tokens after the prompt.
+    pub answer: Vec<u32>,
+    /// Its block table.
+    pub blocks: Vec<BlockId>,
+}
+
+struct Flight {
+    number: u64,
+    /// Order of arrival and tokens of each row.
+    rows: Vec<(u64, usize)>,
+}
+
+/// See the module.
+pub struct Scheduler {
+    bounds: Bounds,
+    pool: Pool,
+    /// By order of arrival, which is also the order of rights.
+    sequences: BTreeMap<u64, Sequence>,
+    arrivals: BTreeMap<SequenceId, u64>,
+    arrived: u64,
+    imports: Vec<(u64, Import)>,
+    exports: Vec<Export>,
+    flight: Option<Flight>,
+    steps: u64,
+    preemptions: u64,
+}
+
+impl Scheduler {
+    /// All blocks free, nothing to do.
+    pub fn new(bounds: Bounds) -> Self {
+        let pool = Pool::new(bounds.blocks);
+        Self {
+            bounds,
+            pool,
+            sequences: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            arrived: 0,
+            imports: Vec::new(),
+            exports: Vec::new(),
+            flight: None,
+            steps: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// Takes a request, or says why not.
+    pub fn add(&mut self, request: Arc<Request>, retry_after: std::time::Duration) -> Result<(), Refusal> {
+        let sent = Arc::clone(&request.sent);
+        self.check_reach(&request)?;
+        if self.count(Phase::Waiting) >= self.bounds.waiting_max {
+            return Err(Refusal::Overload { retry_after });
+        }
+        self.insert(Sequence::new(request, &sent));
+        Ok(())
+    }
+
+    /// Takes a sequence whose first `tokens − 1` entries another group has computed; blocks for them are reserved, their
+    /// bytes come with [`Scheduler::import`]. False when there is no room now.
+    pub fn adopt(&mut self, request: &Arc<Request>, answer: &[u32]) -> bool {
+        let mut sequence = Sequence::new(Arc::clone(request), answer);
+        sequence.computed = sequence.tokens.len() - 1;
+        let owning = self.count(Phase::Running) + self.count(Phase::Arriving);
+        let wanted = blocks_for(sequence.tokens.len(), self.bounds.block_size);
+        if self.check_reach(request).is_err() || owning >= self.bounds.sequences_max || !self.roomy(wanted, owning) {
+            return false;
+        }
+        let Some(blocks) = self.pool.take(wanted, sequence.owner()) else { return false };
+        sequence.blocks = blocks;
+        sequence.phase = Phase::Arriving;
+        self.insert(sequence);
+        true
+    }
+
+    /// Bytes for block number `first`, `first + 1`, … of an adopted sequence. Unknown sequences are passed over.
+    pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Vec<u8>>) {
+        let Some((&arrival, sequence)) = self.find(id) else { return };
+        let blocks: Vec<BlockId> = sequence.blocks.iter().skip(first).copied().collect();
+        let imports = blocks.into_iter().zip(data).map(|(block, data)| (arrival, Import { block, data }));
+        self.imports.extend(imports);
+    }
+
+    /// All bytes of an adopted sequence are here or queued: it takes part from the next step on.
+    pub fn start(&mut self, id: SequenceId) {
+        if let Some(sequence) = self.find_mut(id)
+            && sequence.phase == Phase::Arriving
+        {
+            sequence.phase = Phase::Running;
+        }
+    }
+
+    /// Reads blocks after the next step. The lease that owns them must stay until the step is done.
+    pub fn export(&mut self, export: Export) {
+        self.exports.push(export);
+    }
+
+    /// The next step, if there is something to do and none is in flight.
+    pub fn plan(&mut self) -> Option<Step> {
+        if self.flight.is_some() {
+            return None;
+        }
+        let (arrivals, rows) = self.rows();
+        let imports: Vec<Import> = self.imports.drain(..).map(|(_, import)| import).collect();
+        let exports = std::mem::take(&mut self.exports);
+        if rows.is_empty() && imports.is_empty() && exports.is_empty() {
+            return None;
+        }
+        self.steps += 1;
+        self.flight = Some(Flight { number: self.steps, rows: arrivals });
+        Some(Step { number: self.steps, imports, rows, exports })
+    }
+
+    /// What the step in flight brought. Panics on any other step: the rank and the group would disagree from here on.
+    pub fn apply(&mut self, done: &mut StepDone) -> Applied {
+        let flight = self.flight.take().expect("a step is done only while one is in flight");
+        assert_eq!(flight.number, done.number, "the rank answers the step in flight");
+        assert_eq!(flight.rows.len(), done.tokens.len(), "one entry a row");
+        let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
+        for ((arrival, count), token) in flight.rows.into_iter().zip(&done.tokens) {
+            self.advance(arrival, count, *token, &mut applied);
+        }
+        let doomed = self.sequences.iter().filter(|(_, s)| s.phase == Phase::Doomed).map(|(&n, _)| n);
+        for arrival in doomed.collect::<Vec<_>>() {
+            self.remove(arrival);
+        }
+        applied
+    }
+
+    /// Forgets a sequence; its blocks are free now, or when the step in flight is done. False when it is not known.
+    pub fn abort(&mut self, id: SequenceId) -> bool {
+        let Some((&arrival, sequence)) = self.find(id) else { return false };
+        if sequence.phase == Phase::Doomed {
+            return false;
+        }
+        self.imports.retain(|(owner, _)| *owner != arrival);
+        if self.flight.is_none() {
+            self.remove(arrival);
+        } else {
+            self.arrivals.remove(&id);
+            if let Some(sequence) = self.sequences.get_mut(&arrival) {
+                sequence.phase = Phase::Doomed;
+            }
+        }
+        true
+    }
+
+    /// Lets a running sequence go with its blocks, which stay in its name in the ledger.
+    pub fn detach(&mut self, id: SequenceId) -> Option<Detached> {
+        let arrival = self.arrivals.remove(&id)?;
+        let sequence = self.sequences.remove(&arrival)?;
+        let answer = sequence.answer().to_vec();
+        Some(Detached { request: sequence.request, answer, blocks: sequence.blocks })
+    }
+
+    /// Whether the sequence is here and wanted.
+    pub fn knows(&self, id: SequenceId) -> bool {
+        self.arrivals.contains_key(&id)
+    }
+
+    /// The earliest deadline of all sequences.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.sequences.values().filter(|s| s.phase != Phase::Doomed).map(|s| s.request.deadline).min()
+    }
+
+    /// Sequences that `wanted` picks.
+    pub fn select(&self, wanted: impl Fn(&Request) -> bool) -> Vec<SequenceId> {
+        let live = self.sequences.values().filter(|s| s.phase != Phase::Doomed);
+        live.filter(|s| wanted(&s.request)).map(Sequence::id).collect()
+    }
+
+    /// The ledger, for leases.
+    pub fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// The ledger, to read.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Sequences in a phase.
+    pub fn count(&self, phase: Phase) -> usize {
+        self.sequences.values().filter(|s| s.phase == phase).count()
+    }
+
+    /// Whether a step is in flight.
+    pub fn in_flight(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Sequences that lost their blocks to an older one so far.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    // ---- planning -------------------------------------------------------------------------------------------------
+
+    fn rows(&mut self) -> (Vec<(u64, usize)>, Vec<StepRow>) {
+        let mut chosen = Vec::new();
+        let mut budget = self.bounds.chunk_tokens;
+        for arrival in self.in_phase(Phase::Running) {
+            self.choose(arrival, &mut budget, &mut chosen);
+        }
+        for arrival in self.in_phase(Phase::Waiting) {
+            if budget == 0 || !self.begin(arrival) {
+                break;
+            }
+            self.choose(arrival, &mut budget, &mut chosen);
+        }
+        let rows = chosen.iter().map(|&(arrival, count)| self.row(arrival, count)).collect();
+        (chosen, rows)
+    }
+
+    fn in_phase(&self, phase: Phase) -> Vec<u64> {
+        self.sequences.iter().filter(|(_, s)| s.phase == phase).map(|(&arrival, _)| arrival).collect()
+    }
+
+    /// Gives a running sequence its share of the step, if blocks can be had.
+    fn choose(&mut self, arrival: u64, budget: &mut usize, chosen: &mut Vec<(u64, usize)>) {
+        let sequence = &self.sequences[&arrival];
+        if sequence.phase != Phase::Running {
+            return; // preempted while an older one was served
+        }
+        let pending = sequence.pending();
+        let count = if pending == 1 { 1 } else { pending.min(*budget) };
+        if count == 0 || !self.reserve(arrival, sequence.computed + count) {
+            return;
+        }
+        if pending > 1 {
+            *budget -= count;
+        }
+        chosen.push((arrival, count));
+    }
+
+    /// Moves a waiting sequence to the running ones when blocks for all its tokens are free.
+    fn begin(&mut self, arrival: u64) -> bool {
+        let owning = self.count(Phase::Running) + self.count(Phase::Arriving);
+        let sequence = &self.sequences[&arrival];
+        let wanted = blocks_for(sequence.tokens.len(), self.bounds.block_size);
+        if owning >= self.bounds.sequences_max || !self.roomy(wanted, owning) {
+            return false;
+        }
+        let Some(blocks) = self.pool.take(wanted, sequence.owner()) else { return false };
+        let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
+        sequence.blocks = blocks;
+        sequence.phase = Phase::Running;
+        true
+    }
+
+    /// Whether `wanted` blocks leave each of the `owning` sequences one to grow into.
+    fn roomy(&self, wanted: usize, owning: usize) -> bool {
+        let spare = if self.bounds.answers { owning } else { 0 };
+        wanted + spare <= self.pool.free()
+    }
+
+    /// Blocks for `positions` of a running sequence, taken from the youngest if need be. False when that was itself.
+    fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
+        loop {
+            let sequence = &self.sequences[&arrival];
+            let wanted = blocks_for(positions, self.bounds.block_size).saturating_sub(sequence.blocks.len());
+            if let Some(blocks) = self.pool.take(wanted, sequence.owner()) {
+                let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
+                sequence.blocks.extend(blocks);
+                return true;
+            }
+            let youngest = self.in_phase(Phase::Running).last().copied();
+            let youngest = youngest.expect("the sequence that asks is running");
+            self.preempt(youngest);
+            if youngest == arrival {
+                return false;
+            }
+        }
+    }
+
+    fn preempt(&mut self, arrival: u64) {
+        let sequence = self.sequences.get_mut(&arrival).expect("only known sequences are preempted");
+        let owner = sequence.owner();
+        sequence.computed = 0;
+        sequence.phase = Phase::Waiting;
+        self.pool.give_back(std::mem::take(&mut sequence.blocks), owner);
+        self.imports.retain(|(of, _)| *of != arrival);
+        self.preemptions += 1;
+    }
+
+    fn row(&self, arrival: u64, count: usize) -> StepRow {
+        let sequence = &self.sequences[&arrival];
+        let (start, end) = (sequence.computed, sequence.computed + count);
+        let used = blocks_for(end, self.bounds.block_size);
+        let last = end == sequence.tokens.len();
+        let position = (sequence.tokens.len() - sequence.request.prompt.len()) as u32;
+        let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
+        StepRow {
+            sequence: sequence.id(),
+            tokens: sequence.tokens[start..end].to_vec(),
+            start: start as u32,
+            blocks: sequence.blocks[..used].to_vec(),
+            sample: last.then_some(Sample { sampling: sequence.request.sampling, position }),
+            observe: (0..count as u32).filter(wants).collect(),
+        }
+    }
+
+    // ---- bookkeeping ----------------------------------------------------------------------------------------------
+
+    fn advance(&mut self, arrival: u64, count: usize, token: Option<u32>, applied: &mut Applied) {
+        let sequence = self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
+        if sequence.phase == Phase::Doomed {
+            return;
+        }
+        sequence.computed += count;
+        let Some(id) = token else { return };
+        let token = sequence.push(id, &self.bounds.end_tokens);
+        if token.finish.is_some() {
+            self.remove(arrival);
+        }
+        applied.tokens.push(token);
+    }
+
+    fn check_reach(&self, request: &Request) -> Result<(), Refusal> {
+        let answer = if self.bounds.answers { request.tokens_max as usize } else { request.sent.len() };
+        let tokens = request.prompt.len() + answer;
+        let limit = self.pool.total() * self.bounds.block_size as usize;
+        if tokens > limit {
+            return Err(Refusal::TooLong { tokens: tokens as u64, limit: limit as u64 });
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, sequence: Sequence) {
+        self.arrived += 1;
+        let twin = self.arrivals.insert(sequence.id(), self.arrived);
+        assert!(twin.is_none(), "{:?} is here already", sequence.id());
+        self.sequences.insert(self.arrived, sequence);
+    }
+
+    fn remove(&mut self, arrival: u64) {
+        if let Some(sequence) = self.sequences.remove(&arrival) {
+            if self.arrivals.get(&sequence.id()) == Some(&arrival) {
+                self.arrivals.remove(&sequence.id());
+            }
+            let owner = sequence.owner();
+            self.pool.give_back(sequence.blocks, owner);
+        }
+    }
+
+    fn find(&self, id: SequenceId) -> Option<(&u64, &Sequence)> {
+        let arrival = self.arrivals.get(&id)?;
+        self.sequences.get_key_value(arrival)
+    }
+
+    fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+        let arrival = self.arrivals.get(&id)?;
+        self.sequences.get_mut(arrival)
+    }
+}

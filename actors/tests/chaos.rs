@@ -1,0 +1,106 @@
+//! Two hundred seeds of trouble, and one new one. A request may end with an error, never with wrong tokens; blocks and
+//! leases are back at zero each time; the same seed gives the same log twice.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Answer, World, alone, plan, prompts, resources, submit};
+use millstream_actors::assemble::Resources;
+use millstream_actors::request::{Outcome, RequestId, Submit};
+use millstream_runtime::Faults;
+use millstream_topology::Plan;
+
+const TOKENS: u32 = 12;
+
+fn requests() -> Vec<Submit> {
+    (1u64..).zip(prompts()).map(|(id, prompt)| submit(id, &prompt, TOKENS)).collect()
+}
+
+/// Topologies that the seeds take turns at: one group, two groups, small memory, several groups of each.
+fn plans() -> Vec<Plan> {
+    vec![
+        plan("chunk_tokens = 16", "joined = true"),
+        plan("chunk_tokens = 32\nlease = \"200ms\"", "joined = false"),
+        plan("memory = \"300KiB\"\nchunk_tokens = 7", "joined = false\nmemory = \"300KiB\""),
+        plan("groups = 2\nchunk_tokens = 64", "groups = 2\njoined = false"),
+    ]
+}
+
+/// Lanes inside a unit do not lose messages: both ends live and die together.
+fn faults(seed: u64) -> Faults {
+    let mut faults = Faults::from_seed(seed);
+    faults.lossless = ["prefill", "decode", "prefill.0", "prefill.1", "decode.0", "decode.1"]
+        .iter()
+        .flat_map(|group| [format!("{group}.steps"), format!("{group}.done")])
+        .collect();
+    if !seed.is_multiple_of(8) {
+        faults.spare = vec!["gateway".to_owned()];
+    }
+    faults
+}
+
+struct Run {
+    digest: u64,
+    answers: BTreeMap<RequestId, Answer>,
+}
+
+fn run(seed: u64, plan: &Plan, resources: &Resources) -> Run {
+    let mut world = World::new(plan, resources, seed, faults(seed));
+    for (n, request) in requests().into_iter().enumerate() {
+        let id = request.request;
+        world.submit_at(Duration::from_millis(n as u64 * (seed % 7)), request);
+        if (seed + n as u64).is_multiple_of(11) {
+            world.abandon_at(Duration::from_millis(n as u64 * (seed % 7) + seed % 29), id);
+        }
+    }
+    world.run();
+    let failed = world.sim.failed().is_some();
+    if !failed {
+        world.assert_quiet(&format!("seed {seed}"));
+    }
+    Run { digest: world.sim.digest(), answers: world.answers }
+}
+
+fn judge(seed: u64, expected: &BTreeMap<RequestId, Answer>, run: &Run) -> (usize, usize) {
+    let mut finished = 0;
+    for (id, answer) in &run.answers {
+        let wanted = &expected[id];
+        match &answer.outcome {
+            Some(Outcome::Finished(_)) => {
+                assert_eq!(answer.tokens, wanted.tokens, "seed {seed}, {id:?}");
+                assert_eq!(answer.text, wanted.text, "seed {seed}, {id:?}");
+                finished += 1;
+            }
+            _ => {
+                assert!(wanted.tokens.starts_with(&answer.tokens), "seed {seed}, {id:?}: wrong tokens before the error");
+                assert!(wanted.text.starts_with(&answer.text), "seed {seed}, {id:?}: wrong text before the error");
+            }
+        }
+    }
+    (finished, run.answers.len())
+}
+
+#[test]
+fn two_hundred_seeds_and_a_new_one() {
+    let resources = resources("tiny-llama");
+    let expected = alone(&resources, &requests());
+    assert!(expected.values().all(|answer| answer.tokens.len() == TOKENS as usize), "{expected:?}");
+    let plans = plans();
+    let new = u64::from(std::process::id()) * 1_000_003;
+    println!("the new seed is {new}");
+    let (mut finished, mut all) = (0, 0);
+    for seed in (0..200).chain([new]) {
+        let plan = &plans[seed as usize % plans.len()];
+        let first = run(seed, plan, &resources);
+        let (done, of) = judge(seed, &expected, &first);
+        finished += done;
+        all += of;
+        if seed.is_multiple_of(5) {
+            assert_eq!(first.digest, run(seed, plan, &resources).digest, "seed {seed}: the same log twice");
+        }
+    }
+    println!("{finished} of {all} requests finished in spite of the faults");
+    assert!(finished * 2 > all, "most requests must survive: {finished} of {all}");
+}

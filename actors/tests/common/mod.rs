@@ -1,0 +1,148 @@
+//! A graph of the real roles over a tiny real checkpoint, under the simulator, with a script of requests.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use millstream_actors::assemble::{Assembly, Driver, Resources, assemble};
+use millstream_actors::rank::StepCost;
+use millstream_actors::request::{Observe, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
+use millstream_runtime::{Faults, Sim, SimOptions, Time};
+use millstream_topology::{HostFacts, Plan};
+
+/// Virtual cost of a step: a prompt of 100 tokens takes about as long as a message takes at most.
+pub const COST: StepCost = StepCost { step: Duration::from_micros(300), token: Duration::from_micros(40) };
+/// Longer than any request may live.
+pub const LONG: Duration = Duration::from_secs(3600);
+
+pub fn oracle(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle")).join(name)
+}
+
+pub fn resources(name: &str) -> Resources {
+    Resources::load(&oracle(name)).expect("the checkpoint is in the tree")
+}
+
+/// A plan from the settings that a test varies; `prefill` and `decode` are lines of their tables.
+pub fn plan(prefill: &str, decode: &str) -> Plan {
+    let sized = |lines: &str| match lines.contains("memory") {
+        true => lines.to_owned(),
+        false => format!("memory = \"2MiB\"\n{lines}"),
+    };
+    let text = format!(
+        "model = \"tiny\"\n[actors.gateway]\ndeadline = \"10m\"\n[actors.prefill]\n{}\n[actors.decode]\n{}\n",
+        sized(prefill),
+        sized(decode)
+    );
+    millstream_topology::check(&text, "test.toml", &HostFacts { cores: 2 }).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// A request of `prompt` tokens and `tokens` of answer. Every second one samples.
+pub fn submit(id: u64, prompt: &[u32], tokens: u32) -> Submit {
+    let sampled = Sampling { temperature: 0.9, top_p: 0.95, top_k: 40, seed: id };
+    Submit {
+        request: RequestId(id),
+        prompt: Prompt::Tokens(prompt.to_vec()),
+        sampling: if id.is_multiple_of(2) { sampled } else { Sampling::GREEDY },
+        tokens_max: Some(tokens),
+        stops: Vec::new(),
+        patience: None,
+        ignore_end: true,
+        observe: Observe::Nothing,
+    }
+}
+
+/// What a client has in the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    pub outcome: Option<Outcome>,
+}
+
+/// A simulation and its clients.
+pub struct World {
+    pub sim: Sim,
+    pub assembly: Parts,
+    pub answers: BTreeMap<RequestId, Answer>,
+}
+
+/// What is left of an assembly once its graph is in the simulator.
+pub struct Parts {
+    pub doors: millstream_actors::assemble::Doors,
+    pub gauges: Vec<std::sync::Arc<millstream_actors::gauges::GroupGauges>>,
+}
+
+impl World {
+    pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
+        let Assembly { graph, doors, gauges } = assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
+        let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
+        Self { sim, assembly: Parts { doors, gauges }, answers: BTreeMap::new() }
+    }
+
+    /// The client sends its request at a virtual time.
+    pub fn submit_at(&mut self, at: Duration, submit: Submit) {
+        let door = self.assembly.doors.submit.clone();
+        self.sim.at(Time::ZERO + at, move |_| {
+            assert!(door.offer(submit).is_ok(), "the door has room");
+        });
+    }
+
+    /// The client goes away at a virtual time.
+    pub fn abandon_at(&mut self, at: Duration, request: RequestId) {
+        let door = self.assembly.doors.abandon.clone();
+        self.sim.at(Time::ZERO + at, move |_| {
+            assert!(door.offer(request).is_ok(), "the door has room");
+        });
+    }
+
+    /// Runs until nothing is left to do.
+    pub fn run(&mut self) {
+        self.sim.run_until_idle(Time::ZERO + LONG);
+        self.read();
+    }
+
+    pub fn read(&mut self) {
+        while let Some(reply) = self.assembly.doors.replies.try_recv() {
+            let answer = self.answers.entry(reply.request()).or_default();
+            assert_eq!(answer.outcome, None, "nothing comes after the end");
+            match reply {
+                Reply::Text { text, tokens, .. } => {
+                    answer.text.push_str(&text);
+                    answer.tokens.extend(tokens);
+                }
+                Reply::End { outcome, .. } => answer.outcome = Some(outcome),
+                Reply::Logits { .. } => {}
+            }
+        }
+    }
+
+    /// Blocks and leases are back.
+    pub fn assert_quiet(&self, what: &str) {
+        for group in &self.assembly.gauges {
+            let left = (group.blocks_used.get(), group.leases.get(), group.running.get(), group.waiting.get());
+            assert_eq!(left, (0, 0, 0, 0), "{what}: blocks, leases, running, waiting of {}", group.name);
+        }
+    }
+}
+
+/// Prompts of several lengths over the tiny vocabulary: the windows, block borders and chunk borders are all crossed.
+pub fn prompts() -> Vec<Vec<u32>> {
+    [1usize, 5, 16, 17, 40, 70, 33, 100]
+        .iter()
+        .enumerate()
+        .map(|(n, &length)| (0..length as u32).map(|i| (i * 37 + n as u32 * 101 + 3) % 600).collect())
+        .collect()
+}
+
+/// The answers of `requests` with nothing else going on: one at a time, joined, no faults.
+pub fn alone(resources: &Resources, requests: &[Submit]) -> BTreeMap<RequestId, Answer> {
+    let mut world = World::new(&plan("", "joined = true"), resources, 0, Faults::none());
+    for (n, submit) in requests.iter().enumerate() {
+        world.submit_at(Duration::from_secs(n as u64), submit.clone());
+    }
+    world.run();
+    world.assert_quiet("alone");
+    world.answers
+}

@@ -1,0 +1,68 @@
+//! The same answer on every path: joined or split, any chunk size, any number of requests sharing the batch, memory so
+//! small that sequences are preempted. Compared token for token with the answer that a request gets alone.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{World, alone, plan, prompts, resources, submit};
+use millstream_actors::assemble::Resources;
+use millstream_actors::request::{Outcome, Submit};
+use millstream_runtime::Faults;
+use millstream_topology::Plan;
+
+fn same(name: &str, plans: &[(&str, Plan)]) {
+    let resources = resources(name);
+    let requests: Vec<Submit> =
+        (1u64..).zip(prompts().into_iter().chain(prompts())).map(|(id, prompt)| submit(id, &prompt, 20)).collect();
+    let expected = alone(&resources, &requests);
+    for (what, plan) in plans {
+        for together in [1, 4, 16] {
+            let answers = batch(plan, &resources, &requests, together);
+            for (id, answer) in &answers {
+                assert!(matches!(answer.outcome, Some(Outcome::Finished(_))), "{what}: {answer:?}");
+                assert_eq!(answer, &expected[id], "{name}, {what}, {together} together, {id:?}");
+            }
+        }
+    }
+}
+
+fn batch(
+    plan: &Plan,
+    resources: &Resources,
+    requests: &[Submit],
+    together: usize,
+) -> std::collections::BTreeMap<millstream_actors::request::RequestId, common::Answer> {
+    let mut world = World::new(plan, resources, 1, Faults::none());
+    for (n, request) in requests.iter().enumerate() {
+        world.submit_at(Duration::from_secs((n / together) as u64), request.clone());
+    }
+    world.run();
+    world.assert_quiet("batch");
+    world.answers
+}
+
+fn plans() -> Vec<(&'static str, Plan)> {
+    vec![
+        ("joined, chunk 1", plan("chunk_tokens = 1", "joined = true")),
+        ("joined, chunk 7", plan("chunk_tokens = 7", "joined = true")),
+        ("joined, chunk 64", plan("chunk_tokens = 64", "joined = true")),
+        ("joined, whole", plan("chunk_tokens = 4096", "joined = true")),
+        ("split, chunk 1", plan("chunk_tokens = 1", "joined = false")),
+        ("split, chunk 7", plan("chunk_tokens = 7", "joined = false")),
+        ("split, whole", plan("chunk_tokens = 4096", "joined = false")),
+        ("two of each", plan("groups = 2", "groups = 2\njoined = false")),
+        ("preempted", plan("", "joined = true\nmemory = \"400KiB\"")),
+        ("other blocks", plan("block_size = 8", "joined = false\nblock_size = 8")),
+    ]
+}
+
+#[test]
+fn llama() {
+    same("tiny-llama", &plans());
+}
+
+#[test]
+fn gemma3_with_its_windows() {
+    same("tiny-gemma3", &plans());
+}
