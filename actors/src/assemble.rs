@@ -35,8 +35,8 @@ impl Resources {
     /// The files cannot be read or are not understood.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let place = || PathBuf::from(path);
-        let loaded =
-            millstream_kernels::load(path).map_err(|source| Error::Model { path: place(), source })?;
+        let loaded = millstream_kernels::load(path)
+            .map_err(|source| Error::Model { path: place(), source: Box::new(source) })?;
         let text = |source| Error::Text { path: place(), source };
         let tokenizer = Tokenizer::load(&loaded.text).map_err(text)?;
         let template = ChatTemplate::load(&loaded.text, &tokenizer).map_err(text)?;
@@ -140,4 +140,3 @@ fn blocks(actor: &ActorPlan, settings: &GroupSettings, resources: &Resources) ->
     }
     Ok(usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24))
 }
-

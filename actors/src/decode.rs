@@ -83,7 +83,8 @@ impl Decode {
         let (here, all) = (arrival.here, arrival.blocks);
         self.group.scheduler.import(sequence, first as usize, data);
         if here < all {
-            return self.say(prefill, LeaseMessage::Pull { lease, first: here, count: PIECE.min(all - here) });
+            return self
+                .say(prefill, LeaseMessage::Pull { lease, first: here, count: PIECE.min(all - here) });
         }
         self.arrivals.remove(&(prefill, lease));
         self.group.scheduler.start(sequence);

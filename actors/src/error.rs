@@ -12,7 +12,7 @@ pub enum Error {
         path: PathBuf,
         /// What the reader says.
         #[source]
-        source: millstream_kernels::Error,
+        source: Box<millstream_kernels::Error>,
     },
     /// The model's tokenizer or chat template cannot be used.
     #[error("cannot use the tokenizer of {path}")]
@@ -24,7 +24,9 @@ pub enum Error {
         source: crate::text::TextError,
     },
     /// The memory a group was given does not hold a single block.
-    #[error("actors.{actor}.memory is {given} bytes, and one block of this model's KV takes {needed}: give it more")]
+    #[error(
+        "actors.{actor}.memory is {given} bytes, and one block of this model's KV takes {needed}: give it more"
+    )]
     Memory {
         /// The actor.
         actor: String,

@@ -163,7 +163,8 @@ impl Gateway {
             let why = format!("the request was lost {ATTEMPTS_MAX} times on its way");
             return self.end(request, Outcome::Failed(why), ctx);
         }
-        let wait = if stream.attempt < 2 { Duration::ZERO } else { BACK_OFF * (1 << (stream.attempt - 2).min(6)) };
+        let wait =
+            if stream.attempt < 2 { Duration::ZERO } else { BACK_OFF * (1 << (stream.attempt - 2).min(6)) };
         let at = ctx.now() + wait;
         stream.again = Some(at);
         self.timers.insert((at, request));
@@ -204,8 +205,13 @@ impl Gateway {
         if let Some(at) = stream.again {
             self.timers.remove(&(at, request));
         }
-        let usage = Usage { prompt_tokens: stream.prompt_tokens, completion_tokens: stream.tokens.len() as u32 };
-        ctx.event(Event::Stage { request: request.0, stage: "end", value: u64::from(usage.completion_tokens) });
+        let usage =
+            Usage { prompt_tokens: stream.prompt_tokens, completion_tokens: stream.tokens.len() as u32 };
+        ctx.event(Event::Stage {
+            request: request.0,
+            stage: "end",
+            value: u64::from(usage.completion_tokens),
+        });
         self.replies.send(Reply::End { request, outcome, usage });
     }
 
@@ -222,7 +228,13 @@ impl Gateway {
 
 impl Stream {
     /// What of a piece is new to the client, or `None` when something before it is missing.
-    fn news(&mut self, position: u32, mut tokens: Vec<u32>, offset: usize, text: &str) -> Option<(Vec<u32>, String)> {
+    fn news(
+        &mut self,
+        position: u32,
+        mut tokens: Vec<u32>,
+        offset: usize,
+        text: &str,
+    ) -> Option<(Vec<u32>, String)> {
         let known = self.tokens.len().checked_sub(position as usize)?;
         let tokens = tokens.split_off(known.min(tokens.len()));
         let seen = self.bytes.checked_sub(offset)?;

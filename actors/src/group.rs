@@ -50,8 +50,14 @@ impl Group {
     /// Nothing to do yet.
     pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>) -> Self {
         let scheduler = Scheduler::new(bounds);
-        let group =
-            Self { scheduler, tombstones: Tombstones::default(), lanes, gauges, ended: Vec::new(), sent: Time::ZERO };
+        let group = Self {
+            scheduler,
+            tombstones: Tombstones::default(),
+            lanes,
+            gauges,
+            ended: Vec::new(),
+            sent: Time::ZERO,
+        };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.show(0);
         group
@@ -65,7 +71,11 @@ impl Group {
         }
         match self.scheduler.add(Arc::clone(request), RETRY_AFTER) {
             Ok(()) => {
-                ctx.event(Event::Stage { request: request.id.0, stage: "admit", value: request.prompt.len() as u64 });
+                ctx.event(Event::Stage {
+                    request: request.id.0,
+                    stage: "admit",
+                    value: request.prompt.len() as u64,
+                });
                 true
             }
             Err(refusal) => {
@@ -159,7 +169,11 @@ impl Group {
             self.gauges.steps.add(1);
             self.gauges.tokens.add(step.rows.iter().map(|row| row.tokens.len()).sum());
             for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
-                let stage = Event::Stage { request: row.sequence.request.0, stage: "chunk", value: row.tokens.len() as u64 };
+                let stage = Event::Stage {
+                    request: row.sequence.request.0,
+                    stage: "chunk",
+                    value: row.tokens.len() as u64,
+                };
                 ctx.event(stage);
             }
             self.lanes.steps.send(step);
@@ -187,4 +201,3 @@ impl From<&Token> for NewToken {
         Self { sequence: token.request.sequence(), last: token.finish.is_some() }
     }
 }
-

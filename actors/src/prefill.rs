@@ -13,7 +13,8 @@ use millstream_runtime::{Actor, Ctx, Event, OfferOut, ReplyOut, Time};
 use crate::group::{Group, NewToken};
 use crate::kv::{LeaseId, Leases, NewLease};
 use crate::message::{
-    Admit, Blocks, Cancel, Cause, Departure, Export, Exported, Handover, LeaseMessage, PrefillMessage, SequenceId,
+    Admit, Blocks, Cancel, Cause, Departure, Export, Exported, Handover, LeaseMessage, PrefillMessage,
+    SequenceId,
 };
 use crate::outbox::RETRY;
 use crate::request::Request;
@@ -115,7 +116,12 @@ impl Prefill {
         for Exported { export, data } in exported {
             self.leases.read_done(self.group.scheduler.pool_mut(), export.lease);
             let (lease, first) = (export.lease, export.first);
-            self.decodes[export.decode].blocks.reply(Blocks { prefill: self.number, lease, first, data: Some(data) });
+            self.decodes[export.decode].blocks.reply(Blocks {
+                prefill: self.number,
+                lease,
+                first,
+                data: Some(data),
+            });
         }
         for new in news {
             let reader = self.targets.remove(&new.sequence);
@@ -156,7 +162,11 @@ impl Prefill {
                 (Ok(()), Ok(lease)) => {
                     lease.until = until;
                     parked.again = None;
-                    ctx.event(Event::Stage { request: parked.request.id.0, stage: "handover", value: id.number });
+                    ctx.event(Event::Stage {
+                        request: parked.request.id.0,
+                        stage: "handover",
+                        value: id.number,
+                    });
                 }
                 _ => {
                     parked.again = Some(now + RETRY);

@@ -61,16 +61,24 @@ impl Rank {
 
     fn forward(&mut self, rows: &[StepRow]) -> (Vec<Option<u32>>, Vec<Observed>) {
         let wants: Vec<Vec<u32>> = rows.iter().map(wanted).collect();
-        let tables: Vec<Vec<u32>> = rows.iter().map(|row| row.blocks.iter().map(|block| block.0).collect()).collect();
+        let tables: Vec<Vec<u32>> =
+            rows.iter().map(|row| row.blocks.iter().map(|block| block.0).collect()).collect();
         let step: Vec<Row<'_>> = rows
             .iter()
             .zip(&wants)
             .zip(&tables)
-            .map(|((row, wants), blocks)| Row { tokens: &row.tokens, start: row.start, blocks, logits: Want::At(wants) })
+            .map(|((row, wants), blocks)| Row {
+                tokens: &row.tokens,
+                start: row.start,
+                blocks,
+                logits: Want::At(wants),
+            })
             .collect();
         if !step.is_empty() {
             let (kv, scratch) = (&mut self.kv, &mut self.scratch);
-            self.model.forward(&step, kv, scratch, self.backend.as_mut()).expect("a planned row fits the model");
+            self.model
+                .forward(&step, kv, scratch, self.backend.as_mut())
+                .expect("a planned row fits the model");
         }
         self.choose(rows, &wants)
     }

@@ -215,9 +215,10 @@ impl Actor for Router {
             }
             self.forget(request);
         }
-        let groups = self.prefills.iter_mut().chain(&mut self.decodes);
-        if !groups.fold(true, |through, group| group.cancel.flush() && through) {
-            ctx.wake_at(ctx.now() + RETRY);
+        for group in self.prefills.iter_mut().chain(&mut self.decodes) {
+            if !group.cancel.flush() {
+                ctx.wake_at(ctx.now() + RETRY);
+            }
         }
     }
 

@@ -117,7 +117,10 @@ impl Scheduler {
         sequence.computed = sequence.tokens.len() - 1;
         let owning = self.count(Phase::Running) + self.count(Phase::Arriving);
         let wanted = blocks_for(sequence.tokens.len(), self.bounds.block_size);
-        if self.check_reach(request).is_err() || owning >= self.bounds.sequences_max || !self.roomy(wanted, owning) {
+        if self.check_reach(request).is_err()
+            || owning >= self.bounds.sequences_max
+            || !self.roomy(wanted, owning)
+        {
             return false;
         }
         let Some(blocks) = self.pool.take(wanted, sequence.owner()) else { return false };
@@ -357,7 +360,8 @@ impl Scheduler {
     // ---- bookkeeping ----------------------------------------------------------------------------------------------
 
     fn advance(&mut self, arrival: u64, count: usize, token: Option<u32>, applied: &mut Applied) {
-        let sequence = self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
+        let sequence =
+            self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
         if sequence.phase == Phase::Doomed {
             return;
         }

@@ -41,7 +41,12 @@ pub struct TokenizerActor {
 
 impl TokenizerActor {
     /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused).
-    pub fn new(tokenizer: Arc<Tokenizer>, template: Option<Arc<ChatTemplate>>, reach: Reach, lanes: TokenizerLanes) -> Self {
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+        reach: Reach,
+        lanes: TokenizerLanes,
+    ) -> Self {
         Self { tokenizer, template, reach, lanes }
     }
 
@@ -49,7 +54,8 @@ impl TokenizerActor {
         let ids = match prompt {
             Prompt::Chat(messages) => {
                 let template = self.template.as_ref();
-                let template = template.ok_or_else(|| invalid("this model has no chat template: send plain text"))?;
+                let template =
+                    template.ok_or_else(|| invalid("this model has no chat template: send plain text"))?;
                 let marked = template.render(messages, true).map_err(invalid)?;
                 self.tokenizer.encode_marked(&marked)
             }

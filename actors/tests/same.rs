@@ -3,22 +3,29 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{World, alone, plan, prompts, resources, submit};
+use common::{Answer, World, alone, plan, prompts, resources, submit};
 use millstream_actors::assemble::Resources;
-use millstream_actors::request::{Outcome, Submit};
+use millstream_actors::request::{Outcome, RequestId, Submit};
 use millstream_runtime::Faults;
 use millstream_topology::Plan;
 
 fn same(name: &str, plans: &[(&str, Plan)]) {
     let resources = resources(name);
-    let requests: Vec<Submit> =
-        (1u64..).zip(prompts().into_iter().chain(prompts())).map(|(id, prompt)| submit(id, &prompt, 20)).collect();
+    let requests: Vec<Submit> = (1u64..)
+        .zip(prompts().into_iter().chain(prompts()))
+        .map(|(id, prompt)| submit(id, &prompt, 20))
+        .collect();
     let expected = alone(&resources, &requests);
     for (what, plan) in plans {
         for together in [1, 4, 16] {
-            let answers = batch(plan, &resources, &requests, together);
+            let Batch { answers, preempted } = batch(plan, &resources, &requests, together);
+            match *what {
+                "preempted" => assert!(preempted > 0 || together < 16, "memory is too large to preempt"),
+                _ => assert_eq!(preempted, 0, "{what}"),
+            }
             for (id, answer) in &answers {
                 assert!(matches!(answer.outcome, Some(Outcome::Finished(_))), "{what}: {answer:?}");
                 assert_eq!(answer, &expected[id], "{name}, {what}, {together} together, {id:?}");
@@ -27,19 +34,20 @@ fn same(name: &str, plans: &[(&str, Plan)]) {
     }
 }
 
-fn batch(
-    plan: &Plan,
-    resources: &Resources,
-    requests: &[Submit],
-    together: usize,
-) -> std::collections::BTreeMap<millstream_actors::request::RequestId, common::Answer> {
+struct Batch {
+    answers: BTreeMap<RequestId, Answer>,
+    preempted: u64,
+}
+
+fn batch(plan: &Plan, resources: &Resources, requests: &[Submit], together: usize) -> Batch {
     let mut world = World::new(plan, resources, 1, Faults::none());
     for (n, request) in requests.iter().enumerate() {
         world.submit_at(Duration::from_secs((n / together) as u64), request.clone());
     }
     world.run();
     world.assert_quiet("batch");
-    world.answers
+    let preempted = world.assembly.gauges.iter().map(|group| group.preemptions.get()).sum();
+    Batch { answers: world.answers, preempted }
 }
 
 fn plans() -> Vec<(&'static str, Plan)> {
@@ -52,7 +60,7 @@ fn plans() -> Vec<(&'static str, Plan)> {
         ("split, chunk 7", plan("chunk_tokens = 7", "joined = false")),
         ("split, whole", plan("chunk_tokens = 4096", "joined = false")),
         ("two of each", plan("groups = 2", "groups = 2\njoined = false")),
-        ("preempted", plan("", "joined = true\nmemory = \"400KiB\"")),
+        ("preempted", plan("block_size = 4", "joined = true\nblock_size = 4\nmemory = \"400KiB\"")),
         ("other blocks", plan("block_size = 8", "joined = false\nblock_size = 8")),
     ]
 }

@@ -12,8 +12,8 @@ use crate::decode::PrefillLane;
 use crate::error::Error;
 use crate::group::GroupLanes;
 use crate::message::{
-    Admit, Cancel, DecodeMessage, DetokenizerMessage, Failure, GatewayMessage, PrefillMessage, RouterMessage, Step,
-    StepDone, Text, Tokenize,
+    Admit, Cancel, DecodeMessage, DetokenizerMessage, Failure, GatewayMessage, PrefillMessage, RouterMessage,
+    Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
 use crate::request::{Request, RequestId};
@@ -108,7 +108,8 @@ pub(super) struct GroupEnds {
 impl Lanes {
     pub(super) fn new(wiring: &mut Wiring<'_>, seats: &Seats, groups: &[GroupPlan]) -> Result<Self, Error> {
         let router = wiring.name(&Role::Router)?;
-        let ends = (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
+        let ends =
+            (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
         let groups = ends.collect();
         let (to_decodes, to_prefills) = handovers(wiring, seats);
         let Seats { gateway, tokenizer, router, detokenizer, .. } = seats;
@@ -116,8 +117,10 @@ impl Lanes {
         let room = |from, to| capacity(plan, from, to);
         let (submit, arrive) =
             (room("gateway.submit", "tokenizer.requests"), room("tokenizer.prompts", "router.arrive"));
-        let (cancel, close) = (room("gateway.cancel", "router.cancel"), room("gateway.close", "detokenizer.close"));
-        let (failed, lost) = (room("tokenizer.failures", "gateway.failures"), room("router.failures", "gateway.failures"));
+        let (cancel, close) =
+            (room("gateway.cancel", "router.cancel"), room("gateway.close", "detokenizer.close"));
+        let (failed, lost) =
+            (room("tokenizer.failures", "gateway.failures"), room("router.failures", "gateway.failures"));
         let text = room("detokenizer.text", "gateway.text");
         let failure = GatewayMessage::Failure;
         Ok(Self {
@@ -141,11 +144,19 @@ fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (us
     let rank = &seats.ranks[number];
     match &seats.schedulers[number] {
         Scheduling::Prefill(seat) => {
-            let into = Into { admit: PrefillMessage::Admit, cancel: PrefillMessage::Cancel, done: PrefillMessage::Done };
+            let into = Into {
+                admit: PrefillMessage::Admit,
+                cancel: PrefillMessage::Cancel,
+                done: PrefillMessage::Done,
+            };
             ends(wiring, seats, Place { name, router, role: "prefill", seat, rank, admits: true }, into)
         }
         Scheduling::Decode(seat) => {
-            let into = Into { admit: DecodeMessage::Admit, cancel: DecodeMessage::Cancel, done: DecodeMessage::Done };
+            let into = Into {
+                admit: DecodeMessage::Admit,
+                cancel: DecodeMessage::Cancel,
+                done: DecodeMessage::Done,
+            };
             let admits = group.settings.joined;
             ends(wiring, seats, Place { name, router, role: "decode", seat, rank, admits }, into)
         }
@@ -169,7 +180,12 @@ struct Into<A, C, D> {
     done: D,
 }
 
-fn ends<M, A, C, D>(wiring: &mut Wiring<'_>, seats: &Seats, place: Place<'_, M>, into: Into<A, C, D>) -> GroupEnds
+fn ends<M, A, C, D>(
+    wiring: &mut Wiring<'_>,
+    seats: &Seats,
+    place: Place<'_, M>,
+    into: Into<A, C, D>,
+) -> GroupEnds
 where
     M: Send + 'static,
     A: Fn(Admit) -> M + Send + Sync + 'static,
@@ -185,7 +201,8 @@ where
     let ended = room(&format!("{role}.ended"), "router.ended");
     let door = GroupDoor {
         seat: name.to_owned(),
-        admit: admits.then(|| g.offer(&format!("router.admit.{name}"), &seats.router, seat, admit, into.admit)),
+        admit: admits
+            .then(|| g.offer(&format!("router.admit.{name}"), &seats.router, seat, admit, into.admit)),
         cancel: g.urgent_offer(&format!("router.cancel.{name}"), &seats.router, seat, cancel, into.cancel),
     };
     let to_text = DetokenizerMessage::Tokens;
@@ -213,8 +230,20 @@ fn handovers(wiring: &mut Wiring<'_>, seats: &Seats) -> (Vec<Vec<DecodeLanes>>, 
             let lease = move |message| PrefillMessage::Lease(message, number);
             let leases = g.offer(&format!("{to}.pull.{from}"), decode, prefill, pull, lease);
             lanes.push(DecodeLanes {
-                handover: g.offer(&format!("{from}.handover.{to}"), prefill, decode, handover, DecodeMessage::Handover),
-                blocks: g.reply(&format!("{from}.blocks.{to}"), prefill, decode, blocks, DecodeMessage::Blocks),
+                handover: g.offer(
+                    &format!("{from}.handover.{to}"),
+                    prefill,
+                    decode,
+                    handover,
+                    DecodeMessage::Handover,
+                ),
+                blocks: g.reply(
+                    &format!("{from}.blocks.{to}"),
+                    prefill,
+                    decode,
+                    blocks,
+                    DecodeMessage::Blocks,
+                ),
                 seat: to,
             });
             to_prefills[number].push(PrefillLane { seat: from, leases });

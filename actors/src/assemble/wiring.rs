@@ -16,7 +16,8 @@ use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
 use crate::gauges::GroupGauges;
 use crate::group::{Group, GroupLanes};
 use crate::message::{
-    DecodeMessage, DetokenizerMessage, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
+    DecodeMessage, DetokenizerMessage, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text,
+    Tokenize,
 };
 use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
@@ -58,7 +59,9 @@ pub(super) fn wire(
     wiring.router(seats.router, &lanes.groups, &groups, to_gateway);
     let (mut to_decodes, mut to_prefills) = (lanes.to_decodes.into_iter(), lanes.to_prefills.into_iter());
     let (mut gauges, mut prefills) = (Vec::new(), 0);
-    for (((plan, ends), seat), rank) in groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks) {
+    for (((plan, ends), seat), rank) in
+        groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks)
+    {
         let GroupEnds { lanes, done, .. } = ends;
         wiring.rank(rank, &plan, done);
         let group = wiring.group(plan, lanes);
@@ -177,7 +180,9 @@ impl Wiring<'_> {
         let model = Arc::clone(&self.resources.model);
         let layout = model.facts().kv_layout(group.settings.block_size as usize);
         let (threads, cost) = match self.driver {
-            Driver::Live => (group.settings.threads, StepCost { step: Duration::ZERO, token: Duration::ZERO }),
+            Driver::Live => {
+                (group.settings.threads, StepCost { step: Duration::ZERO, token: Duration::ZERO })
+            }
             Driver::Sim(cost) => (1, cost),
         };
         let blocks = group.blocks;
@@ -203,7 +208,13 @@ impl Wiring<'_> {
         GroupRecipe { plan, bounds, lanes, gauges }
     }
 
-    fn prefill(&mut self, seat: Seat<PrefillMessage>, number: usize, group: GroupRecipe, lanes: Vec<DecodeLanes>) {
+    fn prefill(
+        &mut self,
+        seat: Seat<PrefillMessage>,
+        number: usize,
+        group: GroupRecipe,
+        lanes: Vec<DecodeLanes>,
+    ) {
         let lease = group.plan.settings.lease;
         self.graph.actor(seat, move || Prefill::new(number, group.group(), lanes.clone(), lease));
     }

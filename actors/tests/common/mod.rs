@@ -35,7 +35,8 @@ pub fn plan(prefill: &str, decode: &str) -> Plan {
         sized(prefill),
         sized(decode)
     );
-    millstream_topology::check(&text, "test.toml", &HostFacts { cores: 2 }).unwrap_or_else(|problems| panic!("{problems}"))
+    millstream_topology::check(&text, "test.toml", &HostFacts { cores: 2 })
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// A request of `prompt` tokens and `tokens` of answer. Every second one samples.
@@ -76,7 +77,8 @@ pub struct Parts {
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
-        let Assembly { graph, doors, gauges } = assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
+        let Assembly { graph, doors, gauges } =
+            assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
         Self { sim, assembly: Parts { doors, gauges }, answers: BTreeMap::new() }
     }
@@ -97,14 +99,21 @@ impl World {
         });
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until nothing is left to do. The clients read now and then: a full outlet holds the gateway up.
     pub fn run(&mut self) {
-        self.sim.run_until_idle(Time::ZERO + LONG);
-        self.read();
+        loop {
+            self.sim.run_until_idle(Time::ZERO + LONG);
+            if self.read() == 0 {
+                break;
+            }
+        }
     }
 
-    pub fn read(&mut self) {
+    /// The clients read what is there. Returns how many replies that was.
+    pub fn read(&mut self) -> usize {
+        let mut count = 0;
         while let Some(reply) = self.assembly.doors.replies.try_recv() {
+            count += 1;
             let answer = self.answers.entry(reply.request()).or_default();
             assert_eq!(answer.outcome, None, "nothing comes after the end");
             match reply {
@@ -116,12 +125,14 @@ impl World {
                 Reply::Logits { .. } => {}
             }
         }
+        count
     }
 
     /// Blocks and leases are back.
     pub fn assert_quiet(&self, what: &str) {
         for group in &self.assembly.gauges {
-            let left = (group.blocks_used.get(), group.leases.get(), group.running.get(), group.waiting.get());
+            let left =
+                (group.blocks_used.get(), group.leases.get(), group.running.get(), group.waiting.get());
             assert_eq!(left, (0, 0, 0, 0), "{what}: blocks, leases, running, waiting of {}", group.name);
         }
     }

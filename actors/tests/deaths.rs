@@ -1,0 +1,87 @@
+//! One death at a time, in the middle of many streams, and one client that goes away. Every answer but those of a dead
+//! gateway is complete and the same as without the death.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{World, alone, plan, prompts, resources, submit};
+use millstream_actors::request::{Outcome, Submit};
+use millstream_runtime::{Faults, Time};
+
+/// Twenty requests whose answers take longer than the deaths below.
+fn twenty() -> Vec<Submit> {
+    let prompts = prompts();
+    (1u64..=20).map(|id| submit(id, &prompts[id as usize % prompts.len()], 96)).collect()
+}
+
+/// Runs the twenty and kills `victim` after each of `after` milliseconds, while streams are open.
+fn kill(victim: &str, after: &[u64], joined: bool) -> World {
+    let resources = resources("tiny-llama");
+    let plan = plan("chunk_tokens = 64\nmemory = \"8MiB\"", &format!("joined = {joined}\nmemory = \"8MiB\""));
+    let mut world = World::new(&plan, &resources, 5, Faults::none());
+    for request in twenty() {
+        world.submit_at(Duration::ZERO, request);
+    }
+    for &ms in after {
+        world.sim.run_until(Time::ZERO + Duration::from_millis(ms));
+        world.read();
+        assert!(world.answers.len() >= 10, "{victim}: {} streams have begun at {ms} ms", world.answers.len());
+        assert!(
+            world.answers.values().any(|answer| answer.outcome.is_none()),
+            "{victim}: nothing left at {ms} ms"
+        );
+        assert!(world.sim.kill(victim));
+    }
+    world.run();
+    world.assert_quiet(victim);
+    world
+}
+
+#[test]
+fn whoever_dies_the_streams_go_on() {
+    let expected = alone(&resources("tiny-llama"), &twenty());
+    for joined in [true, false] {
+        for victim in
+            ["decode", "decode.rank", "prefill", "prefill.rank", "router", "tokenizer", "detokenizer"]
+        {
+            if joined && victim.starts_with("prefill") {
+                continue;
+            }
+            let world = kill(victim, &[70, 110], joined);
+            for (id, answer) in &world.answers {
+                assert_eq!(answer, &expected[id], "{victim}, joined {joined}: {id:?}");
+            }
+            assert_eq!(world.answers.len(), 20);
+        }
+    }
+}
+
+#[test]
+fn when_the_gateway_dies_nothing_is_left_behind() {
+    let world = kill("gateway", &[70], false);
+    assert!(world.answers.values().any(|answer| answer.outcome.is_none()), "some were cut off in the middle");
+}
+
+#[test]
+fn a_client_that_goes_away_stops_its_work_within_one_step() {
+    let resources = resources("tiny-llama");
+    for joined in [true, false] {
+        let plan = plan("", &format!("joined = {joined}"));
+        let mut world = World::new(&plan, &resources, 9, Faults::none());
+        let request = submit(1, &prompts()[6], 400);
+        let id = request.request;
+        world.submit_at(Duration::ZERO, request);
+        let gone = Duration::from_millis(30);
+        world.abandon_at(gone, id);
+        world.sim.run_until(Time::ZERO + gone);
+        let steps = |world: &World| world.assembly.gauges.iter().map(|group| group.steps.get()).sum::<u64>();
+        let before = steps(&world);
+        assert!(before > 10, "the answer is on its way");
+        world.run();
+        assert!(steps(&world) <= before + 1, "{} steps after the client had gone", steps(&world) - before);
+        assert_eq!(world.answers[&id].outcome, Some(Outcome::Cancelled));
+        assert!(world.answers[&id].tokens.len() > 10);
+        world.assert_quiet("the client went away");
+    }
+}
