@@ -5,12 +5,19 @@
 //! every bit it cares for is down: a bit raised before it keeps the seat up, a bit raised after it finds `ASLEEP` and
 //! rings. Of several who find it, the one that takes `ASLEEP` away rings.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread::Thread;
 
-/// How a driver wakes one seat; called only for a sleeper.
-pub(crate) type Waker = Box<dyn Fn() + Send>;
+/// Who sleeps for a seat; rung only when it does.
+#[derive(Debug)]
+pub(crate) enum Sleeper {
+    /// A future of the async runtime.
+    Future(Waker),
+    /// A parked thread.
+    Thread(Thread),
+}
 
 /// Bits of lanes.
 pub(crate) const LANES: u64 = (1 << 60) - 1;
@@ -33,27 +40,39 @@ pub(crate) fn bit_of(nth: usize, urgent: bool) -> u64 {
 }
 
 /// The word of one seat. On cache lines of its own: senders write it while the seat spins on it.
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Bell {
     /// Raised by senders, lowered by the seat.
     word: AtomicU64,
     /// Set by the driver at each life of the seat.
-    waker: Mutex<Option<Waker>>,
-}
-
-impl fmt::Debug for Bell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").field("word", &self.word).finish_non_exhaustive()
-    }
+    sleeper: Mutex<Option<Sleeper>>,
 }
 
 impl Bell {
     pub(crate) fn new() -> Bell {
-        Bell { word: AtomicU64::new(0), waker: Mutex::new(None) }
+        Bell { word: AtomicU64::new(0), sleeper: Mutex::new(None) }
     }
 
-    pub(crate) fn set_waker(&self, waker: Option<Waker>) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
+    fn sleeper(&self) -> MutexGuard<'_, Option<Sleeper>> {
+        self.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_sleeper(&self, sleeper: Option<Sleeper>) {
+        *self.sleeper() = sleeper;
+    }
+
+    /// Comes when the seat is no longer asleep. The waker is left before the look: who rings after the look finds it.
+    pub(crate) async fn rung(&self) {
+        std::future::poll_fn(|future| {
+            let mut sleeper = self.sleeper();
+            if !matches!(&*sleeper, Some(Sleeper::Future(waker)) if waker.will_wake(future.waker())) {
+                *sleeper = Some(Sleeper::Future(future.waker().clone()));
+            }
+            drop(sleeper);
+            if self.is_asleep() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
     }
 
     /// Raises `bit` after what it stands for has been made visible, and wakes the seat if it sleeps.
@@ -68,8 +87,10 @@ impl Bell {
 
     #[cold]
     fn wake(&self) {
-        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            waker();
+        match &*self.sleeper() {
+            Some(Sleeper::Future(waker)) => waker.wake_by_ref(),
+            Some(Sleeper::Thread(thread)) => thread.unpark(),
+            None => {}
         }
     }
 
@@ -121,6 +142,14 @@ mod tests {
 
     use super::*;
 
+    struct Rung(AtomicUsize);
+
+    impl std::task::Wake for Rung {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     #[test]
     fn a_raised_bit_keeps_the_seat_up() {
         let bell = Bell::new();
@@ -133,18 +162,15 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_rung_and_only_once() {
         let bell = Bell::new();
-        let rung = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&rung);
-        bell.set_waker(Some(Box::new(move || {
-            counter.fetch_add(1, Ordering::SeqCst);
-        })));
+        let rung = Arc::new(Rung(AtomicUsize::new(0)));
+        bell.set_sleeper(Some(Sleeper::Future(Waker::from(Arc::clone(&rung)))));
         bell.raise(1);
-        assert_eq!(rung.load(Ordering::SeqCst), 0);
+        assert_eq!(rung.0.load(Ordering::SeqCst), 0);
         bell.lower(1);
         assert!(bell.sleep(LANES));
         bell.raise(1);
         bell.raise(2);
-        assert_eq!(rung.load(Ordering::SeqCst), 1);
+        assert_eq!(rung.0.load(Ordering::SeqCst), 1);
         assert!(!bell.is_asleep());
     }
 

@@ -16,6 +16,8 @@ use std::sync::Arc;
 use crate::bell::ROOM;
 
 mod core;
+#[cfg(test)]
+mod model;
 mod path;
 
 pub(crate) use self::core::{LaneCore, LaneFacts};

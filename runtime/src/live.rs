@@ -159,6 +159,7 @@ fn failure(seat: &str, cause: impl ToString) -> Error {
 impl Running {
     /// Every seat, in the order of the graph.
     pub fn seats(&self) -> Vec<SeatState> {
+        self.shared.wiring.look(self.now());
         self.shared.wiring.seat_states(self.now())
     }
 

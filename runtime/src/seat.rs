@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::bell::{ATTENTION, Bell};
 use crate::lane::Path;
-use crate::time::{Clock, Time};
+use crate::time::Time;
 use crate::trace::{Event, Journal};
 
 mod inbox;
@@ -32,9 +32,10 @@ pub struct SeatState {
     pub queued: usize,
     /// How often its unit has been built again.
     pub restarts: u64,
-    /// It has been in one turn for so long; `None` between turns.
+    /// It has been in one turn for so long; `None` between turns. The live driver looks ten times a second rather than
+    /// read the clock in every turn, so this may be up to 0.1 s short.
     pub busy_since: Option<Duration>,
-    /// How long ago its last turn began; a compute seat that rests counts from the end of its turn.
+    /// How long it has neither begun nor ended a turn; as exact as `busy_since`.
     pub since_turn: Duration,
     /// It waits for room on a hold lane.
     pub waiting: bool,
@@ -79,8 +80,10 @@ pub(crate) struct SeatCore {
     /// Set by the driver before the first turn, if events are on.
     journal: OnceLock<Arc<Journal>>,
     turns: AtomicU64,
-    /// Nanoseconds; when the present turn began, or the last moment known to be between turns.
+    /// Nanoseconds; when the seat was first seen as it is now (live: by whoever looks, sim: exactly).
     stirred: AtomicU64,
+    /// What was seen then: twice the turns, plus one if it was in a turn.
+    seen: AtomicU64,
     busy: AtomicBool,
     pub(crate) restarts: AtomicU64,
     dead: AtomicBool,
@@ -106,6 +109,7 @@ impl SeatCore {
             journal: OnceLock::new(),
             turns: AtomicU64::new(0),
             stirred: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
             dead: AtomicBool::new(false),
@@ -179,8 +183,7 @@ impl SeatCore {
     // Health.
 
     /// A turn begins.
-    pub(crate) fn begin(&self, clock: &Clock) {
-        self.stirred.store(clock.now().as_nanos(), Ordering::Relaxed);
+    pub(crate) fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);
     }
 
@@ -188,12 +191,15 @@ impl SeatCore {
     pub(crate) fn end(&self) {
         self.busy.store(false, Ordering::Relaxed);
         // Only the seat itself writes it.
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// The driver saw it between turns.
-    pub(crate) fn rest(&self, now: Time) {
-        self.stirred.store(now.as_nanos(), Ordering::Relaxed);
+    /// Somebody looks at the seat: if it has moved since the last look, it moved now.
+    pub(crate) fn look(&self, now: Time) {
+        let seen = 2 * self.turns() + u64::from(self.is_busy());
+        if self.seen.swap(seen, Ordering::Relaxed) != seen {
+            self.stirred.store(now.as_nanos(), Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_busy(&self) -> bool {

@@ -46,7 +46,7 @@ pub struct SimOptions {
 }
 
 impl Default for SimOptions {
-    /// Seed 0, no faults, 1 µs a turn, 1 µs a hop, 1 ms a rebuild, a million events.
+    /// Seed 0, no faults, 1 µs a turn, 1 µs a hop, 1 ms a rebuild, 262,144 events.
     fn default() -> SimOptions {
         SimOptions {
             seed: 0,
@@ -54,7 +54,7 @@ impl Default for SimOptions {
             turn: Duration::from_micros(1),
             hop: Duration::from_micros(1),
             rebuild: Duration::from_millis(1),
-            log_max: 1 << 20,
+            log_max: 1 << 18,
         }
     }
 }
@@ -62,7 +62,8 @@ impl Default for SimOptions {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is left to do: no message, no wake time, no script.
+    /// Nothing is left to do: no message, no wake time, no script. (A seat may still wait for the shell to take from a
+    /// full outlet.)
     Idle,
     /// The time is up.
     Limit,
@@ -199,8 +200,13 @@ impl Sim {
 
     fn run(&mut self, until: Time) -> Outcome {
         self.shell_moved();
+        let mut actions: u32 = 0;
         while let Some((at, action)) = self.agenda.next(until) {
             self.clock.set(at);
+            actions = actions.wrapping_add(1);
+            if actions.is_multiple_of(4096) {
+                self.keep_log();
+            }
             match action {
                 Action::Script(script) => {
                     script(self);
@@ -347,6 +353,7 @@ impl Sim {
         let pauses = self.random.chance(self.options.faults.pause);
         let pause = if pauses { self.random.span(self.options.faults.pause_max) } else { Duration::ZERO };
         self.seats[seat].busy_until = end + pause;
+        self.wiring.seats[seat].look(now);
         for place in 0..self.seats[seat].outputs.len() {
             self.launch(self.seats[seat].outputs[place], end);
         }

@@ -93,16 +93,18 @@ pub(crate) fn cut(wiring: &Wiring, unit: &Unit, after: After) {
             seat.die();
         }
     }
-    let mut notices: BTreeMap<(usize, usize), Vec<(Arc<dyn Path>, u32)>> = BTreeMap::new();
+    // By neighbour and lost seat.
+    let mut notices: BTreeMap<(usize, usize), Notice> = BTreeMap::new();
     for lane in &wiring.lanes {
         if let Some((pair, epoch)) = part(unit, lane, after) {
-            notices.entry(pair).or_default().push((Arc::clone(lane), epoch));
+            let peer = Arc::clone(&wiring.seats[pair.1].name);
+            let notice = notices.entry(pair).or_insert(Notice { peer, lanes: Vec::new() });
+            notice.lanes.push((Arc::clone(lane), epoch));
         }
     }
-    for ((neighbour, peer), lanes) in notices {
-        let peer = Arc::clone(&wiring.seats[peer].name);
+    for ((neighbour, _), notice) in notices {
         if !wiring.seats[neighbour].is_dead() {
-            wiring.seats[neighbour].notify(Notice { peer, lanes });
+            wiring.seats[neighbour].notify(notice);
         }
     }
 }
@@ -139,6 +141,13 @@ fn part(unit: &Unit, lane: &Arc<dyn Path>, after: After) -> Option<((usize, usiz
 }
 
 impl Wiring {
+    /// Notes which seats have moved since the last look.
+    pub(crate) fn look(&self, now: Time) {
+        for seat in &self.seats {
+            seat.look(now);
+        }
+    }
+
     /// Every seat, as seen from outside.
     pub(crate) fn seat_states(&self, now: Time) -> Vec<SeatState> {
         let mut queued = vec![0; self.seats.len()];

@@ -50,6 +50,8 @@ struct Sender {
     sent: AtomicU64,
     /// `sent` when the stamp last changed: what is older is stale.
     sent_before: AtomicU64,
+    /// Reply: how many had left the lane when the sender last looked.
+    gone_before: AtomicU64,
     refused: AtomicU64,
     overwritten: AtomicU64,
     waited: AtomicU64,
@@ -185,7 +187,7 @@ impl LaneCore {
     /// Kept by the sender after it has rung. It reads what the receiver writes, so a busy lane is only sampled.
     pub(crate) fn note_depth(&self) {
         let sent = self.sender.sent.load(Ordering::Relaxed);
-        if sent > 64 && sent % 16 != 0 {
+        if sent > 64 && !sent.is_multiple_of(16) {
             return;
         }
         let depth = self.depth();
@@ -247,11 +249,18 @@ impl LaneCore {
         self.sender.sent.load(Ordering::Relaxed).saturating_sub(gone)
     }
 
-    /// Messages under way that the present life of the receiver may still see.
-    pub(crate) fn outstanding(&self) -> u64 {
-        let since =
-            self.sender.sent.load(Ordering::Relaxed) - self.sender.sent_before.load(Ordering::Relaxed);
-        self.depth().min(since)
+    /// Reply: no more messages under way than the capacity, not counting those a restart has made stale. The receiver's
+    /// numbers are looked at only when the last look is too old to tell.
+    pub(crate) fn is_within_window(&self) -> bool {
+        let window = self.facts.capacity as u64;
+        let sent = self.sender.sent.load(Ordering::Relaxed);
+        let before = self.sender.sent_before.load(Ordering::Relaxed);
+        if sent - before.max(self.sender.gone_before.load(Ordering::Relaxed)) <= window {
+            return true;
+        }
+        let gone = sent - self.depth();
+        self.sender.gone_before.store(gone, Ordering::Relaxed);
+        sent - before.max(gone) <= window
     }
 
     pub(crate) fn state(&self) -> LaneState {

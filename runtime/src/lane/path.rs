@@ -188,11 +188,11 @@ impl<T: Send + 'static> Lane<T> {
             self.entered();
         }
         // Looked at last, off the road of a reply that is in its window.
-        let window = self.core.facts.capacity;
         assert!(
-            self.core.outstanding() <= window as u64,
-            "lane `{}`: a reply beyond its window of {window}",
-            self.core.facts.name
+            self.core.is_within_window(),
+            "lane `{}`: a reply beyond its window of {}",
+            self.core.facts.name,
+            self.core.facts.capacity
         );
     }
 

@@ -2,8 +2,7 @@
 //! so a panic, an order or a lost thread is the actor's own ending and reaches the keeper as such.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
@@ -12,10 +11,11 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::runner::{Ending, Runner, Step};
 use super::thread::{Start, spawn};
-use crate::bell::{Bell, LANES};
+use crate::bell::LANES;
 use crate::graph::{Cores, Ground, Part};
 use crate::seat::{Order, SeatCore};
 use crate::supervise::panic_text;
+use crate::time::{Clock, Time};
 
 /// A shared seat lets others run after so much time in its own turns...
 const SHARE: Duration = Duration::from_micros(50);
@@ -78,10 +78,7 @@ impl HostState {
             Ok(runner) => runner,
             Err(ending) => return ending,
         };
-        let slot: Arc<Slot> = Arc::default();
-        let rings = Arc::clone(&slot);
-        self.part.core.bell.set_waker(Some(Box::new(move || rings.wake())));
-        let ending = run(&mut runner, &slot).await;
+        let ending = run(&mut runner).await;
         // The actor is gone before the keeper hears of it.
         runner.bury();
         ending
@@ -120,66 +117,53 @@ impl Drop for ThreadWatch {
 }
 
 /// Turns and sleeps until the life ends.
-async fn run(runner: &mut Runner, slot: &Slot) -> Ending {
+async fn run(runner: &mut Runner) -> Ending {
     let mut share_from = runner.clock.now();
     let mut turns = 0;
     loop {
         match runner.step() {
             Step::Over(ending) => return ending,
-            Step::Worked => {
+            Step::Rest(unless) if rest(runner, unless).await => turns = 0,
+            Step::Worked | Step::Rest(_) => {
                 turns += 1;
-                if turns % TURNS == 0 && runner.clock.now().saturating_since(share_from) > SHARE {
-                    tokio::task::yield_now().await;
-                    share_from = runner.clock.now();
+                if turns % TURNS == 1 {
+                    share_from = share(share_from, &runner.clock).await;
                 }
             }
-            Step::Rest(unless) => rest(runner, slot, unless).await,
         }
     }
 }
 
-/// Until one of `unless` is raised, or the wake time comes.
-async fn rest(runner: &mut Runner, slot: &Slot, unless: u64) {
+/// Lets others run if it is time to. When the present share began.
+async fn share(from: Time, clock: &Clock) -> Time {
+    let now = clock.now();
+    if now.saturating_since(from) < SHARE {
+        return from;
+    }
+    tokio::task::yield_now().await;
+    clock.now()
+}
+
+/// Until one of `unless` is raised, or the wake time comes. False: it was so already, others had no chance to run.
+async fn rest(runner: &mut Runner, unless: u64) -> bool {
     let bell = &runner.core.bell;
     // While it waits for room, time does not wake it: the wake is late rather than out of order.
     let wake_at = if unless & LANES != 0 { runner.wake_at() } else { None };
     let Some(at) = wake_at else {
-        if bell.sleep(unless) {
-            slot.rung(bell).await;
+        let asleep = bell.sleep(unless);
+        if asleep {
+            bell.rung().await;
         }
-        return;
+        return asleep;
     };
     let wait = at.saturating_since(runner.clock.now());
-    if !wait.is_zero() && bell.sleep(unless) {
-        // Which of the two it was shows in the seat's word and on its clock.
-        drop(tokio::time::timeout(wait, slot.rung(bell)).await);
-        bell.awake();
+    if wait.is_zero() || !bell.sleep(unless) {
+        return false;
     }
-}
-
-/// Where the sleeping future leaves its waker for whoever rings.
-#[derive(Default)]
-struct Slot(Mutex<Option<Waker>>);
-
-impl Slot {
-    fn wake(&self) {
-        if let Some(waker) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Comes when the seat is no longer asleep. The waker is left before the look: who rings after it finds it.
-    async fn rung(&self, bell: &Bell) {
-        std::future::poll_fn(|future| {
-            let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if slot.as_ref().is_none_or(|waker| !waker.will_wake(future.waker())) {
-                *slot = Some(future.waker().clone());
-            }
-            drop(slot);
-            if bell.is_asleep() { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
-    }
+    // Which of the two it was shows in the seat's word and on its clock.
+    drop(tokio::time::timeout(wait, bell.rung()).await);
+    bell.awake();
+    true
 }
 
 /// Makes the actor of a life; its factory's panic is the ending.

@@ -18,6 +18,9 @@ use crate::seat::Order;
 use crate::supervise::{After, Deaths, Exit, cut};
 use crate::trace::Event;
 
+/// How often the keeper looks which seats have moved.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The actor; everything it knows is in its state.
 pub(crate) struct Keeper;
 
@@ -30,6 +33,8 @@ pub(crate) struct KeeperArgs {
 }
 
 pub(crate) enum KeeperMessage {
+    /// Note which seats have moved.
+    Look,
     Stop,
     /// A stop has taken too long.
     StopNow,
@@ -87,6 +92,7 @@ impl ractor::Actor for Keeper {
             stopping: false,
             outlook: args.outlook,
         };
+        state.remind(KeeperMessage::Look, LOOK);
         for (seat, ready) in args.readies.into_iter().enumerate() {
             state.host(seat, Some(ready)).await?;
         }
@@ -100,6 +106,10 @@ impl ractor::Actor for Keeper {
         state: &mut KeeperState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            KeeperMessage::Look => {
+                state.shared.wiring.look(state.shared.clock.now());
+                state.remind(KeeperMessage::Look, LOOK);
+            }
             KeeperMessage::Stop => state.stop(),
             KeeperMessage::StopNow => state.over(),
             KeeperMessage::Impatient { unit, fall } => state.impatient(unit, fall),
@@ -274,7 +284,7 @@ impl KeeperState {
         for seat in &self.shared.wiring.seats {
             seat.die();
             seat.take_notices();
-            seat.bell.set_waker(None);
+            seat.bell.set_sleeper(None);
         }
         for seat in self.hosts.values() {
             self.shared.wiring.seats[*seat].order(Order::Halt);

@@ -68,10 +68,9 @@ impl Runner {
         }
         let (life, clock) = (&mut self.life, &self.clock);
         match catch_unwind(AssertUnwindSafe(|| life.turn(clock))) {
-            Ok(turned) if turned.stirred => Step::Worked,
-            // An order may have cut the turn short: the next step obeys it.
-            Ok(_) if self.core.ordered().is_some() => Step::Worked,
-            Ok(_) => Step::Rest(LANES | ATTENTION),
+            Ok(turned) if turned.drained && !self.core.is_held() => Step::Rest(LANES | ATTENTION),
+            // Its share was used up, it waits for room, or there is an order: the next step sees to it.
+            Ok(_) => Step::Worked,
             Err(panic) => Step::Over(Ending::Crashed(panic_text(&*panic))),
         }
     }

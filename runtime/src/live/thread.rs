@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::host::{Ready, make};
 use super::runner::{Ending, Runner, Step};
-use crate::bell::{Bell, LANES};
+use crate::bell::{Bell, LANES, Sleeper};
 use crate::graph::Part;
 
 /// Looks at the word between two looks at the clock.
@@ -47,8 +47,7 @@ fn pin(part: &Part, core: Option<usize>) {
 }
 
 fn live(shared: &Shared, part: &Part, ready: Option<Ready>) -> Ending {
-    let thread = std::thread::current();
-    part.core.bell.set_waker(Some(Box::new(move || thread.unpark())));
+    part.core.bell.set_sleeper(Some(Sleeper::Thread(std::thread::current())));
     let mut runner = match make(shared, part, ready) {
         Ok(runner) => runner,
         Err(ending) => return ending,
@@ -73,7 +72,6 @@ fn rest(runner: &Runner, unless: u64, spin: Duration) {
         return;
     }
     let from = runner.clock.now();
-    runner.core.rest(from);
     let mut now = from;
     while now.saturating_since(from) < spin {
         if looks(bell, unless) {

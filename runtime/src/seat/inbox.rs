@@ -40,6 +40,8 @@ pub(crate) struct Inbox<M> {
     sources: Vec<Vec<Arc<dyn Source<M>>>>,
     /// Bits that were lowered before their lanes were seen empty: as good as raised.
     open: u64,
+    /// Bits of which one message was taken while they were still up.
+    served: u64,
     /// The bit served last.
     last: u32,
     /// Rotates among the lanes that share a bit.
@@ -63,7 +65,10 @@ impl<M> Inbox<M> {
         for source in sources.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             by_bit[source.core().facts.bit.trailing_zeros() as usize].push(Arc::clone(source));
         }
-        Inbox { sources: by_bit, open: 0, last: 0, skew: 0, early: None }
+        // The life before may have left in the middle of a turn: every lane is looked at once.
+        let bits = by_bit.iter().enumerate().filter(|(_, sources)| !sources.is_empty());
+        let open = bits.fold(0, |open, (bit, _)| open | 1 << bit);
+        Inbox { sources: by_bit, open, served: 0, last: 0, skew: 0, early: None }
     }
 
     /// The next message: urgent lanes first, then the lane after the one served last.
@@ -72,23 +77,35 @@ impl<M> Inbox<M> {
             return next;
         }
         loop {
-            // The bits go down before the lanes are looked at: what comes after the look raises them again.
-            let raised = bell.raised() & LANES;
-            if raised != 0 {
-                bell.lower(raised);
-                self.open |= raised;
-            }
-            let open = if self.open & URGENT != 0 { self.open & URGENT } else { self.open };
-            if open == 0 {
+            let up = bell.raised() & LANES | self.open;
+            let up = if up & URGENT != 0 { up & URGENT } else { up };
+            if up == 0 {
                 return Next::Empty;
             }
-            let after = open & !((2 << self.last) - 1);
-            let bit = if after != 0 { after } else { open }.trailing_zeros();
-            if let Some(next) = self.take(bit) {
+            let after = up & !((2 << self.last) - 1);
+            let place = if after != 0 { after } else { up }.trailing_zeros();
+            let bit = 1 << place;
+            // The first message is taken at once. Before the lane may be called empty its bit goes down, so that what
+            // comes after the look raises it again.
+            if self.open & bit == 0 && self.served & bit != 0 {
+                self.lower(bell, bit);
+            }
+            self.served |= bit;
+            if let Some(next) = self.take(place) {
                 return next;
             }
-            self.open &= !(1 << bit);
+            if self.open & bit == 0 {
+                self.lower(bell, bit);
+            } else {
+                self.open &= !bit;
+                self.served &= !bit;
+            }
         }
+    }
+
+    fn lower(&mut self, bell: &Bell, bit: u64) {
+        bell.lower(bit);
+        self.open |= bit;
     }
 
     /// The turn ends: what is open and may hold messages is raised for the next one.
@@ -100,13 +117,15 @@ impl<M> Inbox<M> {
 
     fn take(&mut self, bit: u32) -> Option<Next<M>> {
         let sources = &self.sources[bit as usize];
-        for offset in 0..sources.len() {
-            let source = &sources[(self.skew + offset) % sources.len()];
+        let mut place = if sources.len() == 1 { 0 } else { self.skew % sources.len() };
+        for _ in 0..sources.len() {
+            let source = &sources[place];
+            place = if place + 1 == sources.len() { 0 } else { place + 1 };
             match source.take() {
                 Take::Empty => {}
                 Take::Message(message) => {
                     self.last = bit;
-                    self.skew = self.skew.wrapping_add(offset + 1);
+                    self.skew = place;
                     return Some(Next::Message(message));
                 }
                 Take::Early(message, epoch) => {

@@ -15,6 +15,8 @@ use crate::trace::Event;
 pub(crate) struct Turned {
     /// The actor was called at all.
     pub(crate) stirred: bool,
+    /// Nothing was left when it ended.
+    pub(crate) drained: bool,
     pub(crate) messages: u32,
     /// Sum of the actor's `spend` calls.
     pub(crate) spent: Duration,
@@ -86,7 +88,7 @@ impl Account<'_> {
     fn begin(&mut self) {
         if !self.turned.stirred {
             self.turned.stirred = true;
-            self.core.begin(self.clock);
+            self.core.begin();
         }
     }
 
@@ -138,7 +140,10 @@ impl<A: Actor> Inner<A> {
                     self.actor.handle(message, &mut account.call(&mut self.wake_at));
                 }
                 Next::Hear => self.hear(account),
-                Next::Empty => return,
+                Next::Empty => {
+                    account.turned.drained = true;
+                    return;
+                }
             }
         }
     }

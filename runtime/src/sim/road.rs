@@ -78,6 +78,12 @@ impl Sim {
             if self.roads[lane].from.is_none() || self.roads[lane].to.is_none() {
                 self.launch(lane, self.now());
             }
+            // An outlet that was dropped has set its sender free.
+            if self.roads[lane].to.is_none()
+                && let Some(sender) = self.roads[lane].from
+            {
+                self.replan(sender);
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a lane hop costs, against what it is made of: one run prints seats beside raw flume, a ractor mailbox, and the
 //! wake-up of a parked thread. The ratios are the figures to watch; the times belong to the machine.
 
+#![expect(clippy::disallowed_methods, reason = "a bench times and makes threads by itself")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +55,7 @@ impl Actor for Pong {
 async fn seats(own: bool, options: LiveOptions) -> (Running, Inlet<u64>, Outlet<Duration>) {
     let mut g = GraphBuilder::new();
     let (ping, pong) = if own {
-        (g.compute_seat::<u64>("ping", "ping", vec![]), g.compute_seat::<u64>("pong", "pong", vec![]))
+        (g.compute_seat::<u64>("ping", "ping", core(0)), g.compute_seat::<u64>("pong", "pong", core(1)))
     } else {
         (g.seat::<u64>("ping", "ping"), g.seat::<u64>("pong", "pong"))
     };
@@ -79,31 +81,79 @@ async fn seat_trip(own: bool, events: bool) -> Duration {
     per_trip(samples, TRIPS)
 }
 
+/// The two ends of a raw flume ping-pong, run inside one long turn of a compute seat: the same threads, the same cores.
+enum Raw {
+    Ping(flume::Sender<u64>, flume::Receiver<u64>),
+    Pong(flume::Sender<u64>, flume::Receiver<u64>),
+}
+
+struct RawEnd {
+    done: HoldOut<Duration>,
+}
+
+impl Actor for RawEnd {
+    type Message = Raw;
+    fn handle(&mut self, message: Raw, ctx: &mut Ctx<'_>) {
+        match message {
+            Raw::Ping(there, back) => {
+                // The first trip is a greeting: both threads are up.
+                let mut from = ctx.now();
+                for ball in 0..=TRIPS {
+                    there.try_send(ball).expect("there is room");
+                    black_box(spin(&back));
+                    if ball == 0 {
+                        from = ctx.now();
+                    }
+                }
+                self.done.send(ctx.now().saturating_since(from));
+            }
+            Raw::Pong(back, there) => {
+                for _ in 0..=TRIPS {
+                    let ball = spin(&there);
+                    back.try_send(ball).expect("there is room");
+                }
+            }
+        }
+    }
+}
+
 /// Two threads that spin on bounded flume channels.
-fn flume_threads() -> Duration {
+async fn flume_threads() -> Duration {
+    let mut g = GraphBuilder::new();
+    let (ping, pong) =
+        (g.compute_seat::<Raw>("ping", "raw", core(0)), g.compute_seat::<Raw>("pong", "raw", core(1)));
+    let to_ping = g.inlet("to_ping", &ping, 1, |raw: Raw| raw);
+    let to_pong = g.inlet("to_pong", &pong, 1, |raw: Raw| raw);
+    let (done, ended) = g.outlet("done", &ping, 1);
+    let (unused, _) = g.outlet("unused", &pong, 1);
+    g.actor(ping, move || RawEnd { done: done.clone() });
+    g.actor(pong, move || RawEnd { done: unused.clone() });
+    let graph = g.finish().expect("the graph is sound");
+    let running = live::start(graph, LiveOptions::default()).await.expect("the graph starts");
     let mut samples = Vec::new();
     let begun = Instant::now();
     while samples.len() < SAMPLES && begun.elapsed() < LONGEST {
         let (there, from_ping) = flume::bounded::<u64>(2);
         let (back, from_pong) = flume::bounded::<u64>(2);
-        let pong = std::thread::spawn(move || {
-            for _ in 0..=TRIPS {
-                let ball = spin(&from_ping);
-                back.try_send(ball).expect("there is room");
-            }
-        });
-        // The first trip is a greeting: both threads are up.
-        there.try_send(0).expect("there is room");
-        black_box(spin(&from_pong));
-        let from = Instant::now();
-        for ball in 0..TRIPS {
-            there.try_send(ball).expect("there is room");
-            black_box(spin(&from_pong));
-        }
-        samples.push(from.elapsed());
-        pong.join().expect("the thread ends");
+        offer(&to_pong, Raw::Pong(back, from_ping)).await;
+        offer(&to_ping, Raw::Ping(there, from_pong)).await;
+        samples.extend(ended.recv().await);
     }
+    running.stop().await;
     per_trip(samples, TRIPS)
+}
+
+async fn offer(inlet: &Inlet<Raw>, mut raw: Raw) {
+    while let Err(back) = inlet.offer(raw) {
+        raw = back;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A core of its own for each of two threads, where there are two.
+fn core(id: usize) -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    if cores > 1 { vec![id] } else { Vec::new() }
 }
 
 /// Looks for a ball; now and then lets the other thread have the processor, which they may have to share.
@@ -119,8 +169,8 @@ fn spin(from: &flume::Receiver<u64>) -> u64 {
     }
 }
 
-/// Two tokio tasks over bounded flume channels.
-async fn flume_tasks() -> Duration {
+/// Two futures on tokio over bounded flume channels.
+async fn flume_futures() -> Duration {
     let mut samples = Vec::new();
     let begun = Instant::now();
     while samples.len() < SAMPLES && begun.elapsed() < LONGEST {
@@ -262,13 +312,13 @@ fn main() {
     let tokio =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
     println!("round trip, both ends awake, on threads of their own");
-    let base = flume_threads();
+    let base = tokio.block_on(flume_threads());
     print("  flume, two spinning threads", base, base);
     print("  two compute seats", tokio.block_on(seat_trip(true, false)), base);
     print("  two compute seats, events on", tokio.block_on(seat_trip(true, true)), base);
     println!("round trip on tokio, two threads");
-    let base = tokio.block_on(flume_tasks());
-    print("  flume, two tasks", base, base);
+    let base = tokio.block_on(flume_futures());
+    print("  flume, two futures", base, base);
     print("  two shared seats", tokio.block_on(seat_trip(false, false)), base);
     print("  ractor, two mailboxes", tokio.block_on(ractor_mailboxes()), base);
     println!("waking a thread that sleeps");
