@@ -1,5 +1,9 @@
 //! The backend for processors: AVX2 with FMA and F16C where the machine has them, which is looked up once at run time,
 //! and the plain loops of the reference elsewhere. One file per family of operations, one for the threads they share.
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, unused_imports, reason = "some parts serve the vector code only")
+)]
 
 mod attention;
 mod buffer;

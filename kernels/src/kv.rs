@@ -1,6 +1,8 @@
 //! Keys and values of past tokens, in blocks. Who owns which block is decided elsewhere; this is only the memory, in
 //! the layout that attention reads fastest.
 
+use memmap2::MmapMut;
+
 use crate::error::Error;
 
 /// Values per vector that rows are filled up to.
@@ -66,8 +68,8 @@ pub struct KvMemory {
     layout: KvLayout,
     /// Number of blocks.
     blocks: usize,
-    /// Written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
-    floats: Vec<f32>,
+    /// Floats; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
+    memory: MmapMut,
 }
 
 impl KvMemory {
@@ -77,7 +79,25 @@ impl KvMemory {
             layout.kv_heads > 0 && layout.head_dim > 0 && layout.block_size > 0,
             "KV memory of nothing: {layout:?}"
         );
-        KvMemory { layout, blocks, floats: vec![0.0; blocks * layout.floats_per_block()] }
+        let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
+        let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
+        // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
+        // system has no large ones, small ones do.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        KvMemory { layout, blocks, memory }
+    }
+
+    /// All floats.
+    fn floats(&self) -> &[f32] {
+        let size = self.blocks * self.layout.bytes_per_block();
+        bytemuck::cast_slice(&self.memory[..size])
+    }
+
+    /// All floats, to be written.
+    fn floats_mut(&mut self) -> &mut [f32] {
+        let size = self.blocks * self.layout.bytes_per_block();
+        bytemuck::cast_slice_mut(&mut self.memory[..size])
     }
 
     /// Shape of a block.
@@ -91,7 +111,10 @@ impl KvMemory {
     }
 
     /// Stores one token's `k` and `v`, each `[kv_heads, head_dim]`, at place `offset` of `block`.
-    #[expect(clippy::too_many_arguments, reason = "a struct would be made for each token only to be taken apart")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a struct would be made for each token only to be taken apart"
+    )]
     pub fn write(&mut self, layer: usize, block: u32, offset: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout;
         let KvLayout { kv_heads, head_dim, block_size, .. } = layout;
@@ -99,7 +122,7 @@ impl KvMemory {
         assert_eq!(k.len(), kv_heads * head_dim, "KV write: keys");
         assert_eq!(v.len(), kv_heads * head_dim, "KV write: values");
         let start = self.layer_start(layer, block);
-        let place = &mut self.floats[start..][..layout.floats_per_layer()];
+        let place = &mut self.floats_mut()[start..][..layout.floats_per_layer()];
         let (keys, values) = place.split_at_mut(kv_heads * layout.key_floats());
         for (head, k) in keys.chunks_exact_mut(layout.key_floats()).zip(k.chunks_exact(head_dim)) {
             for (lanes, &k) in head.chunks_exact_mut(layout.key_stride()).zip(k) {
@@ -114,19 +137,19 @@ impl KvMemory {
     /// Keys of one block and layer: `[kv_heads, head_dim, key_stride]`, tokens innermost.
     pub fn k(&self, layer: usize, block: u32) -> &[f32] {
         let start = self.layer_start(layer, block);
-        &self.floats[start..][..self.layout.kv_heads * self.layout.key_floats()]
+        &self.floats()[start..][..self.layout.kv_heads * self.layout.key_floats()]
     }
 
     /// Values of one block and layer: `[kv_heads, block_size, value_stride]`.
     pub fn v(&self, layer: usize, block: u32) -> &[f32] {
         let start = self.layer_start(layer, block) + self.layout.kv_heads * self.layout.key_floats();
-        &self.floats[start..][..self.layout.kv_heads * self.layout.value_floats()]
+        &self.floats()[start..][..self.layout.kv_heads * self.layout.value_floats()]
     }
 
     /// The bytes of a block, all layers, to be stored or sent to a rank of the same layout.
     pub fn export(&self, block: u32) -> Vec<u8> {
-        let start = self.layer_start(0, block);
-        bytemuck::cast_slice(&self.floats[start..][..self.layout.floats_per_block()]).to_vec()
+        let start = self.layer_start(0, block) * size_of::<f32>();
+        self.memory[start..][..self.layout.bytes_per_block()].to_vec()
     }
 
     /// Fills a block from bytes that [`KvMemory::export`] gave under the same layout.
@@ -138,9 +161,8 @@ impl KvMemory {
         if bytes.len() != needed {
             return Err(Error::KvBlock { size: bytes.len(), needed });
         }
-        let start = self.layer_start(0, block);
-        let floats = &mut self.floats[start..][..self.layout.floats_per_block()];
-        bytemuck::cast_slice_mut::<f32, u8>(floats).copy_from_slice(bytes);
+        let start = self.layer_start(0, block) * size_of::<f32>();
+        self.memory[start..][..needed].copy_from_slice(bytes);
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 
 use millstream_kernels::check::{Failure, Sample, conform};
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvLayout, ReferenceBackend,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvLayout, KvMemory, Matrix, Pairing,
+    ReferenceBackend, RopeTable,
 };
 
 /// Fails with all cases that do not conform.
@@ -30,6 +31,66 @@ fn three_threads_conform() {
 #[test]
 fn plain_loops_conform() {
     assert_conforms(&mut CpuBackend::plain(2));
+}
+
+/// The reference, but for products of more than three rows, which are a little too large.
+struct Faulty(ReferenceBackend);
+
+impl Backend for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut [f32]) {
+        self.0.embed(table, tokens, out);
+    }
+
+    fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        self.0.matmul_many(x, rows, parts);
+        if rows > 3 {
+            parts.iter_mut().for_each(|(_, out)| out.iter_mut().for_each(|out| *out *= 1.000_03));
+        }
+    }
+
+    fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        self.0.rms_norm(x, weight, eps, out);
+    }
+
+    fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32) {
+        self.0.rms_norm_in_place(x, weight, eps);
+    }
+
+    fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing) {
+        self.0.rope(x, heads, positions, table, pairing);
+    }
+
+    fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation) {
+        self.0.gated(gate, up, activation);
+    }
+
+    fn add(&mut self, x: &mut [f32], y: &[f32]) {
+        self.0.add(x, y);
+    }
+
+    fn scale(&mut self, x: &mut [f32], factor: f32) {
+        self.0.scale(x, factor);
+    }
+
+    fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        // Sees one token too few.
+        let rows: Vec<AttentionRow<'_>> =
+            args.rows.iter().map(|row| AttentionRow { start: row.start.saturating_sub(1), ..*row }).collect();
+        self.0.attention(&Attention { rows: &rows, ..*args }, q, kv, out);
+    }
+}
+
+#[test]
+fn faults_are_found() {
+    let failures = conform(&mut Faulty(ReferenceBackend));
+    let found = |what: &str| failures.iter().any(|failure| failure.case.starts_with(what));
+    assert!(found("matmul 64 x") && found("matmul 4 rows at once") && found("widening of"));
+    assert!(found("attention 9 heads") && found("attention in chunks"));
+    assert!(!found("matmul 3 x") && !found("matmul 3 rows") && !found("rope") && !found("gated"));
 }
 
 /// Results of one of each operation that threads share.

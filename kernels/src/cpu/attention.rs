@@ -1,4 +1,4 @@
-//! Attention over paged keys and values: how a call is cut into items for the threads. An item is one key head and some
+//! Attention over blocks of keys and values: how a call is cut into items for the threads. An item is one key head and some
 //! consecutive tokens of one row; its queries are these tokens times the heads that share the key head, so that a block
 //! of keys and values, once in the nearest cache, serves all of them.
 

@@ -31,10 +31,21 @@ const TILE: usize = 3;
 pub(crate) struct Input<'a> {
     /// The values, turned if the weight's format is.
     pub x: &'a [f32],
+    /// Number of the first row.
+    pub first: usize,
     /// Number of rows.
     pub rows: usize,
     /// Values per row: `cols`, rounded up to whole groups.
     pub stride: usize,
+}
+
+impl<'a> Input<'a> {
+    /// The first `rows` rows, and the others.
+    fn split(self, rows: usize) -> (Input<'a>, Input<'a>) {
+        let (head, tail) = self.x.split_at(rows * self.stride);
+        let others = Input { x: tail, first: self.first + rows, rows: self.rows - rows, ..self };
+        (Input { x: head, rows, ..self }, others)
+    }
 }
 
 /// Whether weights of `dtype` want turned activations: value `4 l + t` of each group at place `8 t + l`.
@@ -104,8 +115,11 @@ unsafe fn rows<F: Format>(input: Input<'_>, weight: &Matrix, range: Range<usize>
             4 => few::<F, 3, 4>(input, weight, range, out),
             5 => few::<F, 2, 5>(input, weight, range, out),
             6 => few::<F, 2, 6>(input, weight, range, out),
-            7 => few::<F, 1, 7>(input, weight, range, out),
-            8 => few::<F, 1, 8>(input, weight, range, out),
+            7 | 8 => {
+                let (head, tail) = input.split(4);
+                few::<F, 3, 4>(head, weight, range.clone(), out);
+                rows::<F>(tail, weight, range, out);
+            }
             _ => SCRATCH.with_borrow_mut(|scratch| many::<F>(input, weight, range, (out, scratch))),
         }
     }
@@ -122,13 +136,13 @@ unsafe fn few<F: Format, const R: usize, const M: usize>(
     range: Range<usize>,
     out: &Output<'_>,
 ) {
-    let place = Place { row: 0, col: range.start, cols: weight.rows };
+    let place = Place { row: input.first, col: range.start, cols: weight.rows };
     if range.len() < R {
-        for row in 0..M {
-            let x = Input { x: &input.x[row * input.stride..], rows: 1, ..input };
+        for m in 0..M {
+            let x = Input { x: &input.x[m * input.stride..], ..input };
             for col in range.clone() {
                 // SAFETY: the caller's promises.
-                unsafe { dots::<F, 1, 1>(x, weight, Place { row, col, ..place }, out) };
+                unsafe { dots::<F, 1, 1>(x, weight, Place { row: input.first + m, col, ..place }, out) };
             }
         }
         return;
@@ -180,6 +194,9 @@ unsafe fn dots<F: Format, const R: usize, const M: usize>(
     for b in 0..blocks {
         // SAFETY: block b of R rows, and M rows of activations that are as long.
         unsafe {
+            // The next rows follow those being read, but rows are too short, and too many are read at once, for the
+            // processor to see that by itself.
+            lanes::fetch(w.wrapping_add(R * (stride + b * F::BYTES)), R * F::BYTES);
             let (w, x) = (w.add(b * F::BYTES), x.add(b * F::LEN));
             if F::LEN == GROUP {
                 unrolled!(r < R, {
@@ -270,20 +287,23 @@ unsafe fn many<F: Format>(
             unsafe { widen_row::<F>(weight.row(first + r), wide) };
         }
         let strip = &scratch[..count * stride];
+        // Tiles of at most four rows, as equal as they can be: a tile of one row is slow.
+        let tiles = input.rows.div_ceil(4);
         let mut m = 0;
-        while m < input.rows {
-            let place = Place { row: m, col: first, cols: weight.rows };
+        for tile in 0..tiles {
+            let place = Place { row: input.first + m, col: first, cols: weight.rows };
+            let rows = (input.rows - m).div_ceil(tiles - tile);
             let tile = Tile { x: &input.x[m * stride..], w: strip, stride, place };
             // SAFETY: the tile's slices hold the rows that it is told to take.
             unsafe {
-                match input.rows - m {
+                match rows {
                     1 => tile.run::<1>(out),
                     2 => tile.run::<2>(out),
                     3 => tile.run::<3>(out),
                     _ => tile.run::<4>(out),
                 }
             }
-            m += 4;
+            m += rows;
         }
     }
 }

@@ -63,6 +63,17 @@ pub(crate) fn store_part(x: &mut [f32], at: usize, v: __m256) {
     x[..count].copy_from_slice(&part[..count]);
 }
 
+/// Asks for `len` bytes that will be read soon; a hint, which never faults, wherever it points to.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn fetch(at: *const u8, len: usize) {
+    let mut done = 0;
+    while done < len {
+        _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(done).cast());
+        done += 64;
+    }
+}
+
 /// The sums over the lanes of four vectors, each in the order
 /// `((v0 + v1) + (v2 + v3)) + ((v4 + v5) + (v6 + v7))`.
 #[inline]

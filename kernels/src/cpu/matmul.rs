@@ -98,7 +98,8 @@ impl Matmul<'_> {
         self.pool.run(chunks.len(), &|chunk| {
             let (part, range) = &chunks[chunk];
             let (weight, out) = &parts[*part];
-            let input = Input { x: if is_turned(weight.dtype) { other } else { plain }, rows, stride };
+            let input =
+                Input { x: if is_turned(weight.dtype) { other } else { plain }, first: 0, rows, stride };
             // SAFETY: the level says that the machine has the features; no other chunk has these columns.
             unsafe { columns(input, weight, range.clone(), out) };
         });

@@ -70,6 +70,8 @@ struct Block<'a> {
     first: usize,
     /// Of each query of the tile: the tokens it sees, counted within the block.
     seen: [Range<usize>; TILE],
+    /// The tokens that any of them sees.
+    any: Range<usize>,
 }
 
 /// Computes one item.
@@ -108,11 +110,20 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
     let (group, size) = (args.heads / layout.kv_heads, layout.block_size);
     let start = row.start as usize + item.token;
     let queries = item.tokens * group;
-    for b in args.first_seen(start) / size..(start + item.tokens).div_ceil(size) {
-        let keys =
-            &kv.k(args.layer, row.blocks[b])[item.kv_head * layout.key_floats()..][..layout.key_floats()];
-        let values =
-            &kv.v(args.layer, row.blocks[b])[item.kv_head * layout.value_floats()..][..layout.value_floats()];
+    let part = |b: usize| {
+        let keys = &kv.k(args.layer, row.blocks[b])[item.kv_head * layout.key_floats()..];
+        let values = &kv.v(args.layer, row.blocks[b])[item.kv_head * layout.value_floats()..];
+        (&keys[..layout.key_floats()], &values[..layout.value_floats()])
+    };
+    let end = (start + item.tokens).div_ceil(size);
+    for b in args.first_seen(start) / size..end {
+        let (keys, values) = part(b);
+        if b + 1 < end {
+            // Blocks lie anywhere, so the processor cannot know which is the next.
+            let (keys, values) = part(b + 1);
+            lanes::fetch(keys.as_ptr().cast(), size_of_val(keys));
+            lanes::fetch(values.as_ptr().cast(), size_of_val(values));
+        }
         let seen = |query: usize| {
             let position = start + query / group;
             let within = |p: usize| p.saturating_sub(b * size).min(size);
@@ -120,11 +131,16 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
         };
         for first in (0..queries).step_by(TILE) {
             let count = TILE.min(queries - first);
-            let mut block = Block { keys, values, layout, first, seen: [0..0, 0..0, 0..0, 0..0] };
-            for (i, of) in block.seen[..count].iter_mut().enumerate() {
-                *of = seen(first + i);
+            let mut block =
+                Block { keys, values, layout, first, seen: [0..0, 0..0, 0..0, 0..0], any: size..0 };
+            for i in 0..count {
+                let of = seen(first + i);
+                if !of.is_empty() {
+                    block.any = block.any.start.min(of.start)..block.any.end.max(of.end);
+                    block.seen[i] = of;
+                }
             }
-            if block.seen.iter().all(Range::is_empty) {
+            if block.any.is_empty() {
                 continue;
             }
             match count {
@@ -240,11 +256,8 @@ impl Block<'_> {
     #[target_feature(enable = "avx2,fma")]
     fn sums<const Q: usize, const V: usize>(&self, state: &mut State, at: usize, shrink: &[f32; Q]) {
         let (keys, values) = (self.layout.key_stride(), self.layout.value_stride());
-        let some = self.seen[..Q].iter().filter(|seen| !seen.is_empty());
-        let start = some.clone().map(|seen| seen.start).min().unwrap_or(0);
-        let end = some.map(|seen| seen.end).max().unwrap_or(0);
         let weight = &state.weight[..Q * keys];
-        assert!(end <= self.layout.block_size && at + V * LANES <= values);
+        assert!(self.any.end <= self.layout.block_size && at + V * LANES <= values);
         assert!(self.values.len() >= self.layout.block_size * values);
         let mut acc = [[_mm256_setzero_ps(); V]; Q];
         unrolled!(i < Q, {
@@ -253,7 +266,7 @@ impl Block<'_> {
                 acc[i][v] = _mm256_mul_ps(sum, _mm256_set1_ps(shrink[i]));
             });
         });
-        for token in start..end {
+        for token in self.any.clone() {
             let mut x = [_mm256_setzero_ps(); V];
             unrolled!(v < V, {
                 // SAFETY: the token is below `block_size`, the vectors end within its row.

@@ -174,7 +174,11 @@ impl Format for Q4K {
     unsafe fn group(block: *const u8, scales: &Eights, g: usize) -> Values {
         // SAFETY: 128 bytes follow the scales; g is below 8.
         let row = unsafe { bytes(block.add(16 + 32 * (g / 2))) };
-        shifted(widen(bits(row, 4 * (g % 2), 15)), _mm256_set1_ps(scales.scale[g]), _mm256_set1_ps(scales.add[g]))
+        shifted(
+            widen(bits(row, 4 * (g % 2), 15)),
+            _mm256_set1_ps(scales.scale[g]),
+            _mm256_set1_ps(scales.add[g]),
+        )
     }
 }
 

@@ -1,0 +1,158 @@
+//! How fast the operations are, beside what the machine can do: `cargo bench --bench kernels [-- THREADS]`.
+//!
+//! Two limits are measured first, with the same threads: reading memory, and multiplying and adding in registers. Each
+//! line then gives our speed and its share of the limit that applies: reading for one row of activations, where weights
+//! (or keys and values) are read once and hardly used; arithmetic for many rows. Weights are taken in turn from a set
+//! larger than the caches. On a machine that others use too, compare the shares, not the speeds.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use millstream_kernels::check::Sample;
+use millstream_kernels::{
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvLayout, Matrix, Pairing, RopeTable,
+};
+
+/// Bytes that no cache holds.
+const LARGE: usize = 64 << 20;
+/// Each figure is the best of so many tries: short ones, so that some fall between the turns of other programs.
+const TRIES: usize = 50;
+/// What a try takes at least.
+const TRY: Duration = Duration::from_millis(1);
+
+/// What the machine can do.
+struct Limits {
+    /// Bytes per second.
+    read: f64,
+    /// Floating-point operations per second.
+    arithmetic: f64,
+}
+
+fn main() {
+    let threads = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(1);
+    let mut backend = CpuBackend::new(threads, &[]);
+    let limits = limits(&mut backend);
+    println!("{}, {threads} threads", backend.name());
+    println!("limits: read {:.1} GB/s, f32 {:.1} GFLOP/s\n", limits.read / 1e9, limits.arithmetic / 1e9);
+    for (rows, cols) in [(1536, 576), (576, 1536), (2048, 2048)] {
+        for dtype in [DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32] {
+            if cols % dtype.block_len() == 0 {
+                matmul(&mut backend, &limits, (dtype, rows, cols), &[1, 2, 4, 16, 256]);
+            }
+        }
+    }
+    matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640), &[1, 4]);
+    attention(&mut backend, &limits);
+    pointwise(&mut backend, &limits);
+}
+
+/// Measures both limits.
+fn limits(backend: &mut CpuBackend) -> Limits {
+    let data = vec![1_u64; LARGE / 4];
+    let mut parts = data.chunks_exact(LARGE / 64).cycle();
+    let read = seconds(&mut || backend.probe_read(parts.next().expect("endless")));
+    let read = (LARGE / 8) as f64 / read;
+    let operations = backend.probe_multiply_adds() as f64;
+    let arithmetic = operations
+        / seconds(&mut || {
+            black_box(backend.probe_multiply_adds());
+        });
+    Limits { read, arithmetic }
+}
+
+/// Products of one weight shape, for several numbers of rows.
+fn matmul(
+    backend: &mut CpuBackend,
+    limits: &Limits,
+    (dtype, outputs, cols): (DType, usize, usize),
+    rows: &[usize],
+) {
+    let mut sample = Sample::new(3);
+    let first = sample.matrix(dtype, outputs, cols);
+    let count = (LARGE / first.bytes().len()).max(1);
+    let copy = |_| Matrix::from_bytes(dtype, outputs, cols, first.bytes().to_vec()).expect("a copy");
+    let weights: Vec<Matrix> = (0..count).map(copy).collect();
+    for &rows in rows {
+        let x = sample.values(rows * cols);
+        let mut out = vec![0.0; rows * outputs];
+        let mut turn = weights.iter().cycle();
+        let time = seconds(&mut || backend.matmul(&x, rows, turn.next().expect("endless"), &mut out));
+        let case = format!("matmul {dtype:?} {outputs} x {cols}, rows {rows}");
+        let operations = 2.0 * (rows * outputs * cols) as f64;
+        report(&case, limits, time, (first.bytes().len() as f64, operations));
+    }
+}
+
+/// One token and a chunk of a prompt, at the end of 1024 positions.
+fn attention(backend: &mut CpuBackend, limits: &Limits) {
+    for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 64), (4, 1, 256), (16, 8, 128)] {
+        let layout = KvLayout { layers: 24, kv_heads, head_dim, block_size: 16 };
+        let mut sample = Sample::new(4);
+        let (kv, tables) = sample.kv(layout, 1, 1024);
+        for tokens in [1, 256] {
+            let rows = [AttentionRow { start: 1024 - tokens as u32, tokens, blocks: &tables[0] }];
+            let q = sample.values(tokens * heads * head_dim);
+            let mut out = vec![0.0; q.len()];
+            let mut layers = (0..layout.layers).cycle();
+            let time = seconds(&mut || {
+                let layer = layers.next().expect("endless");
+                let args = Attention { layer, heads, scale: 0.125, window: None, rows: &rows };
+                backend.attention(&args, &q, &kv, &mut out);
+            });
+            let case = format!("attention {heads}/{kv_heads} x {head_dim} at 1024, tokens {tokens}");
+            let seen = (tokens * (2048 - tokens + 1) / 2 * heads * head_dim) as f64;
+            report(&case, limits, time, ((2 * 1024 * kv_heads * head_dim * 4) as f64, 4.0 * seen));
+        }
+    }
+}
+
+/// Operations that should not matter.
+fn pointwise(backend: &mut CpuBackend, limits: &Limits) {
+    let mut sample = Sample::new(5);
+    for rows in [1, 256] {
+        let (x, weight) = (sample.values(rows * 576), sample.values(576));
+        let mut out = x.clone();
+        let time = seconds(&mut || backend.rms_norm(&x, &weight, 1e-5, &mut out));
+        report(&format!("rms_norm {rows} x 576"), limits, time, ((rows * 576 * 4) as f64, 0.0));
+        let table = RopeTable::new(&sample.values(32), 1.0, 2048);
+        let positions: Vec<u32> = (0..rows as u32).collect();
+        for pairing in [Pairing::Half, Pairing::Adjacent] {
+            let time = seconds(&mut || backend.rope(&mut out, 9, &positions, &table, pairing));
+            report(
+                &format!("rope {pairing:?} {rows} x 9 x 64"),
+                limits,
+                time,
+                ((rows * 576 * 4) as f64, 0.0),
+            );
+        }
+        let (up, mut gate) = (sample.values(rows * 1536), sample.values(rows * 1536));
+        let time = seconds(&mut || backend.gated(&mut gate, &up, Activation::Silu));
+        report(&format!("gated {rows} x 1536"), limits, time, ((rows * 1536 * 8) as f64, 0.0));
+    }
+}
+
+/// One line: bytes per second or operations per second, whichever comes nearer to its limit.
+fn report(case: &str, limits: &Limits, time: f64, (bytes, operations): (f64, f64)) {
+    let (read, arithmetic) = (bytes / time / limits.read, operations / time / limits.arithmetic);
+    let (speed, unit, share) = if read > arithmetic {
+        (bytes / time / 1e9, "GB/s read", read)
+    } else {
+        (operations / time / 1e9, "GFLOP/s", arithmetic)
+    };
+    println!("{case:48} {:10.1} us {speed:8.1} {unit:9} {:5.0} %", time * 1e6, share * 100.0);
+}
+
+/// Seconds that one call takes, in the best try.
+#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
+fn seconds(call: &mut dyn FnMut()) -> f64 {
+    let mut repeat = 1_u32;
+    let mut time = |repeat: u32| {
+        let start = Instant::now();
+        (0..repeat).for_each(|_| call());
+        start.elapsed()
+    };
+    while time(repeat) < TRY {
+        repeat *= 2;
+    }
+    (0..TRIES).map(|_| time(repeat).as_secs_f64() / f64::from(repeat)).fold(f64::INFINITY, f64::min)
+}
