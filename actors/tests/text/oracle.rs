@@ -45,7 +45,7 @@ fn the_gemma_family_gives_the_stored_ids() {
     assert_eq!((tokenizer.bos(), tokenizer.end_tokens()), (Some(2), &[1, 5][..]));
 }
 
-/// Families whose vectors are not stored here; their folder is named by the environment.
+/// Families whose vectors may lie beside the others.
 #[test]
 fn the_other_families_give_the_stored_ids() {
     let folder = std::path::Path::new(super::files::ORACLE);
