@@ -1,0 +1,230 @@
+//! Commands and flags as typed.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// An actor-based dataflow runtime that serves large language models.
+#[derive(Debug, Parser)]
+#[command(name = "millstream", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a topology file, or one model, over HTTP
+    Serve(ServeArgs),
+    /// Check a topology file; prints every problem with its place
+    Check(CheckArgs),
+    /// Print a topology file with every default and every wire written out
+    Expand(FileArgs),
+    /// Draw a topology file
+    Graph(GraphArgs),
+    /// Say what changes between two topology files, and what each change costs
+    Diff(DiffArgs),
+    /// Print the JSON Schema of topology files
+    Schema,
+    /// Talk to a model in the terminal
+    Chat(ChatArgs),
+    /// Run a topology on virtual time, with faults drawn from a seed
+    Simulate(SimulateArgs),
+    /// Compare a model with stored vectors, through the real graph
+    Oracle(OracleArgs),
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The topology file
+    #[arg(required_unless_present = "model")]
+    pub file: Option<PathBuf>,
+    /// A model folder or .gguf file: alone, or in place of the file's
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Listen here instead of where the file says
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+}
+
+/// Flags of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The topology file
+    pub file: PathBuf,
+    /// Print the plan, or the problems, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A topology file alone.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// The topology file
+    pub file: PathBuf,
+}
+
+/// Flags of `graph`.
+#[derive(Debug, Args)]
+pub struct GraphArgs {
+    /// The topology file
+    pub file: PathBuf,
+    /// What to draw with
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: GraphFormat,
+}
+
+/// How a graph is drawn.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum GraphFormat {
+    /// For terminals
+    Text,
+    /// For Markdown
+    Mermaid,
+    /// For browsers
+    Svg,
+}
+
+/// Flags of `diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The topology file as it is
+    pub before: PathBuf,
+    /// The topology file as it shall be
+    pub after: PathBuf,
+}
+
+/// Flags of `chat`.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// A model folder or .gguf file
+    #[arg(long, conflicts_with_all = ["topology", "server"])]
+    pub model: Option<String>,
+    /// A topology file
+    #[arg(long, conflicts_with = "server")]
+    pub topology: Option<PathBuf>,
+    /// A server that runs already, such as http://127.0.0.1:8000
+    #[arg(long)]
+    pub server: Option<String>,
+    /// What to say; without it, a conversation on standard input
+    pub prompt: Option<String>,
+    /// Standing orders
+    #[arg(long)]
+    pub system: Option<String>,
+    /// How the answer is chosen
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
+}
+
+/// How an answer is chosen.
+#[derive(Clone, Debug, Args)]
+pub struct ChoiceArgs {
+    /// 0 takes the best token each time
+    #[arg(long, default_value_t = 0.2, value_parser = number::<0, 2>)]
+    pub temperature: f32,
+    /// Keep the best tokens up to this probability
+    #[arg(long, default_value_t = 0.9, value_parser = number::<0, 1>)]
+    pub top_p: f32,
+    /// Keep this many of the best tokens; 0 keeps all
+    #[arg(long, default_value_t = 0)]
+    pub top_k: u32,
+    /// The same seed gives the same answer
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Longest answer in tokens
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+    /// End the answer before this text (may be given several times)
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+}
+
+/// Flags of `simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// The topology file
+    pub file: PathBuf,
+    /// A model in place of the file's
+    #[arg(long)]
+    pub model: Option<String>,
+    /// The seed of everything random
+    #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
+    pub seed: u64,
+    /// Several seeds, as 1..100 (the last one is left out)
+    #[arg(long, value_parser = seeds)]
+    pub seeds: Option<Range<u64>>,
+    /// Requests of one run
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub requests: u32,
+    /// What goes wrong
+    #[arg(long, value_enum, default_value = "seed")]
+    pub faults: FaultMix,
+}
+
+/// What goes wrong in a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FaultMix {
+    /// Nothing
+    None,
+    /// A mix drawn from the seed
+    Seed,
+}
+
+/// Flags of `oracle`.
+#[derive(Debug, Args)]
+pub struct OracleArgs {
+    /// Folders with vectors.json
+    #[arg(required = true)]
+    pub folders: Vec<PathBuf>,
+    /// The model, for folders that hold vectors only
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// A topology file whose model is replaced by the folder
+    #[arg(long, conflicts_with = "split")]
+    pub topology: Option<PathBuf>,
+    /// Tokens of a prompt in one step
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Prefill and decode in groups of their own
+    #[arg(long)]
+    pub split: bool,
+    /// Requests at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: u32,
+}
+
+fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
+    let number: f32 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let (low, high) = (LOW as f32, HIGH as f32);
+    if (low..=high).contains(&number) { Ok(number) } else { Err(format!("must be between {LOW} and {HIGH}")) }
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let wrong = || "must look like 1..100".to_owned();
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    let (from, to): (u64, u64) = (from.parse().map_err(|_| wrong())?, to.parse().map_err(|_| wrong())?);
+    if from < to { Ok(from..to) } else { Err("holds no seed".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ranges_of_seeds_are_read() {
+        assert_eq!(seeds("1..4"), Ok(1..4));
+        assert!(seeds("4..4").is_err());
+        assert!(seeds("4").is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! A chat partner that is a graph in this process.
+
+use std::time::Duration;
+
+use millstream_actors::request::{
+    ChatMessage, Observe, Outcome, Prompt, Refusal, Reply, RequestId, Sampling, Submit,
+};
+
+use crate::args::{ChatArgs, ChoiceArgs};
+use crate::builtin;
+use crate::clock;
+use crate::mill::Mill;
+use crate::source;
+
+/// Replies the terminal may lag behind.
+const REPLIES_MAX: usize = 16_384;
+
+/// A graph of its own.
+pub(super) struct Local {
+    mill: Mill,
+}
+
+impl Local {
+    /// Starts the topology file, or the laptop topology of the model.
+    pub(super) async fn start(args: &ChatArgs) -> anyhow::Result<Self> {
+        let source = match (&args.topology, &args.model) {
+            (Some(file), _) => source::check(file)?.built()?,
+            (None, Some(model)) => source::laptop(model)?,
+            (None, None) => {
+                eprintln!(
+                    "no --model, --topology or --server: this is the model inside the program, whose text means nothing"
+                );
+                source::laptop(builtin::NAME)?
+            }
+        };
+        let resources = source.load()?;
+        Ok(Self { mill: Mill::start(&source.plan, &resources, REPLIES_MAX).await? })
+    }
+
+    pub(super) async fn answer(
+        &self,
+        messages: &[ChatMessage],
+        choice: &ChoiceArgs,
+        out: &mut dyn FnMut(&str) -> std::io::Result<()>,
+    ) -> anyhow::Result<String> {
+        let asked = self.mill.desk().ask(submit(messages, choice));
+        let mut answer =
+            asked.map_err(|closed| anyhow::anyhow!("the graph takes no requests now: {closed:?}"))?;
+        let mut whole = String::new();
+        loop {
+            match answer.next().await.map_err(|cut| anyhow::anyhow!("{cut}"))? {
+                Reply::Text { text, .. } => {
+                    out(&text)?;
+                    whole.push_str(&text);
+                }
+                Reply::Logits { .. } => {}
+                Reply::End { outcome: Outcome::Finished(_), .. } => return Ok(whole),
+                Reply::End { outcome, .. } => anyhow::bail!("{}", words(&outcome)),
+            }
+        }
+    }
+
+    pub(super) async fn leave(self, limit: Duration) {
+        self.mill.drain(limit).await;
+    }
+}
+
+fn submit(messages: &[ChatMessage], choice: &ChoiceArgs) -> Submit {
+    Submit {
+        request: RequestId(0),
+        prompt: Prompt::Chat(messages.to_vec()),
+        sampling: Sampling {
+            temperature: choice.temperature,
+            top_p: choice.top_p,
+            top_k: choice.top_k,
+            seed: choice.seed.unwrap_or_else(clock::fresh_seed),
+        },
+        tokens_max: choice.max_tokens,
+        stops: choice.stop.clone(),
+        ignore_end: false,
+        patience: None,
+        observe: Observe::Nothing,
+    }
+}
+
+/// An outcome that is no answer, for a person.
+fn words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Finished(_) => "the answer is complete".to_owned(),
+        Outcome::Cancelled => "the request was cancelled".to_owned(),
+        Outcome::Expired => "the request's time is over".to_owned(),
+        Outcome::Failed(cause) => format!("the answer failed: {cause}"),
+        Outcome::Refused(Refusal::Overload { .. }) => "all places are taken".to_owned(),
+        Outcome::Refused(Refusal::TooLong { tokens, limit }) => {
+            format!("the conversation comes to {tokens} tokens, but only {limit} fit")
+        }
+        Outcome::Refused(Refusal::Invalid(why)) => why.clone(),
+    }
+}

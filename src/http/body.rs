@@ -1,0 +1,154 @@
+//! Reads a request body within bounds: bytes a body (counted before anything is parsed), bytes of all bodies together,
+//! and time. What is too large is read away for a moment, so that the client sees the refusal and not a reset.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::fault::Fault;
+
+/// The budget is counted in units of this many bytes.
+const UNIT: usize = 4096;
+/// A body that is too large is read away up to this many times its bound...
+const DISCARD_TIMES: u64 = 32;
+/// ...and for this long.
+const DISCARD_WAIT: Duration = Duration::from_secs(5);
+
+/// The bounds of all bodies of one server.
+pub(crate) struct Bodies {
+    /// Bytes of one body.
+    pub(crate) size_max: u64,
+    /// Time to send one.
+    pub(crate) wait_max: Duration,
+    /// What is left of the bytes of all bodies, in units.
+    budget: Arc<Semaphore>,
+}
+
+/// A body and its share of the budget, which is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) bytes: Vec<u8>,
+    _shares: Option<OwnedSemaphorePermit>,
+}
+
+impl Bodies {
+    pub(crate) fn new(size_max: u64, total_max: u64, wait_max: Duration) -> Self {
+        let total = usize::try_from(total_max.max(size_max)).unwrap_or(usize::MAX);
+        let units = total.div_ceil(UNIT).saturating_add(1).min(Semaphore::MAX_PERMITS);
+        Self { size_max, wait_max, budget: Arc::new(Semaphore::new(units)) }
+    }
+
+    /// Reads one body.
+    ///
+    /// # Errors
+    /// 413 too large, 408 too slow, 429 too many at once, 400 when it breaks off.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Held, Fault> {
+        let announced =
+            headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|bytes: u64| bytes > self.size_max) {
+            // Who asks before sending has not sent anything that could be read away.
+            if !headers.contains_key(header::EXPECT) {
+                self.discard(body).await;
+            }
+            return Err(self.too_large());
+        }
+        tokio::time::timeout(self.wait_max, self.collect(body)).await.unwrap_or_else(|_| {
+            let message = format!("the body did not arrive within {} seconds", self.wait_max.as_secs());
+            Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message))
+        })
+    }
+
+    async fn collect(&self, body: Body) -> Result<Held, Fault> {
+        let mut held = Held { bytes: Vec::new(), _shares: None };
+        let mut frames = body.into_data_stream();
+        while let Some(frame) = frames.next().await {
+            let frame = frame.map_err(|error| Fault::invalid(format!("the body broke off: {error}")))?;
+            if held.bytes.len() as u64 + frame.len() as u64 > self.size_max {
+                self.discard(Body::from_stream(frames)).await;
+                return Err(self.too_large());
+            }
+            self.reserve(&mut held, &frame)?;
+            held.bytes.extend_from_slice(&frame);
+        }
+        Ok(held)
+    }
+
+    /// Takes the frame's share of the budget.
+    fn reserve(&self, held: &mut Held, frame: &Bytes) -> Result<(), Fault> {
+        let have = held._shares.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let need = (held.bytes.len() + frame.len()).div_ceil(UNIT).saturating_sub(have);
+        let need = u32::try_from(need).unwrap_or(u32::MAX);
+        if need == 0 {
+            return Ok(());
+        }
+        let Ok(more) = Arc::clone(&self.budget).try_acquire_many_owned(need) else {
+            return Err(Fault::overload("too many large bodies at once", Duration::from_secs(1)));
+        };
+        match &mut held._shares {
+            Some(shares) => shares.merge(more),
+            none => *none = Some(more),
+        }
+        Ok(())
+    }
+
+    async fn discard(&self, body: Body) {
+        let mut left = self.size_max.saturating_mul(DISCARD_TIMES);
+        let mut frames = body.into_data_stream();
+        let away = async {
+            while let Some(Ok(frame)) = frames.next().await {
+                left = left.saturating_sub(frame.len() as u64);
+                if left == 0 {
+                    break;
+                }
+            }
+        };
+        // Running out of time is as good as the end of the body: the answer is the same.
+        let _ = tokio::time::timeout(DISCARD_WAIT, away).await;
+    }
+
+    fn too_large(&self) -> Fault {
+        let message = format!("the body is larger than {} bytes", self.size_max);
+        Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).coded("request_too_large")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bodies() -> Bodies {
+        Bodies::new(10_000, 10_000, Duration::from_millis(50))
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_counted_not_kept() {
+        let bodies = bodies();
+        assert_eq!(
+            bodies.read(&HeaderMap::new(), Body::from(vec![0; 10_000])).await.unwrap().bytes.len(),
+            10_000
+        );
+        let fault = bodies.read(&HeaderMap::new(), Body::from(vec![0; 10_001])).await.unwrap_err();
+        assert_eq!(fault.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test]
+    async fn the_budget_is_shared_and_given_back() {
+        let bodies = bodies();
+        let first = bodies.read(&HeaderMap::new(), Body::from(vec![0; 9_000])).await.unwrap();
+        let fault = bodies.read(&HeaderMap::new(), Body::from(vec![0; 9_000])).await.unwrap_err();
+        assert_eq!(fault.status, StatusCode::TOO_MANY_REQUESTS);
+        drop(first);
+        assert!(bodies.read(&HeaderMap::new(), Body::from(vec![0; 9_000])).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn slow_bodies_run_out_of_time() {
+        let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let fault = bodies().read(&HeaderMap::new(), never).await.unwrap_err();
+        assert_eq!(fault.status, StatusCode::REQUEST_TIMEOUT);
+    }
+}

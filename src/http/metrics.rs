@@ -1,0 +1,171 @@
+//! `/metrics` in the Prometheus text format: the meters of the desk, and the numbers of seats, lanes and groups as they
+//! are at this moment.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, Opts, TextEncoder};
+
+use super::Http;
+use super::fault::Fault;
+
+/// `GET /metrics`.
+pub(super) async fn show(State(http): State<Http>) -> Result<Response, Fault> {
+    let text = families(&http).and_then(|families| TextEncoder::new().encode_to_string(&families));
+    let text = text.map_err(|error| Fault::server(format!("the metrics cannot be written: {error}")))?;
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}
+
+fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let mut all = http.mill.desk().meters().gather();
+    all.extend(streams(http)?);
+    all.extend(lanes(http)?);
+    all.extend(seats(http)?);
+    all.extend(groups(http)?);
+    Ok(all)
+}
+
+/// Rows of one family: the label's value and the number.
+type Rows<'a> = Vec<(&'a str, f64)>;
+
+fn gauge(
+    name: &str,
+    help: &str,
+    label: &str,
+    rows: &Rows<'_>,
+) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let family = GaugeVec::new(Opts::new(name, help), &[label])?;
+    for (value, number) in rows {
+        family.with_label_values(&[*value]).set(*number);
+    }
+    Ok(family.collect())
+}
+
+fn counter(
+    name: &str,
+    help: &str,
+    label: &str,
+    rows: &Rows<'_>,
+) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let family = CounterVec::new(Opts::new(name, help), &[label])?;
+    for (value, number) in rows {
+        family.with_label_values(&[*value]).inc_by(*number);
+    }
+    Ok(family.collect())
+}
+
+fn streams(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let open = prometheus::Gauge::new("millstream_requests_open", "Requests that have not ended.")?;
+    open.set(http.mill.desk().streams() as f64);
+    Ok(open.collect())
+}
+
+fn lanes(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let lanes = http.mill.running().lanes();
+    let rows = |number: fn(&millstream_runtime::LaneState) -> f64| -> Rows<'_> {
+        lanes.iter().map(|lane| (lane.name.as_str(), number(lane))).collect()
+    };
+    let label = "lane";
+    Ok([
+        gauge("millstream_lane_depth", "Messages in a lane.", label, &rows(|lane| lane.depth as f64))?,
+        gauge("millstream_lane_depth_max", "The most seen.", label, &rows(|lane| lane.depth_max as f64))?,
+        gauge(
+            "millstream_lane_capacity",
+            "Messages a lane holds.",
+            label,
+            &rows(|lane| lane.capacity as f64),
+        )?,
+        counter(
+            "millstream_lane_sent_total",
+            "Messages that entered.",
+            label,
+            &rows(|lane| lane.sent as f64),
+        )?,
+        counter(
+            "millstream_lane_refused_total",
+            "Offers that came back.",
+            label,
+            &rows(|lane| lane.refused as f64),
+        )?,
+        counter(
+            "millstream_lane_dropped_total",
+            "Thrown away by restarts.",
+            label,
+            &rows(|lane| lane.dropped as f64),
+        )?,
+        counter(
+            "millstream_lane_waited_total",
+            "Times its sender waited.",
+            label,
+            &rows(|lane| lane.waited as f64),
+        )?,
+    ]
+    .concat())
+}
+
+fn seats(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let seats = http.mill.running().seats();
+    let rows = |number: fn(&millstream_runtime::SeatState) -> f64| -> Rows<'_> {
+        seats.iter().map(|seat| (seat.name.as_str(), number(seat))).collect()
+    };
+    let busy = |seat: &millstream_runtime::SeatState| seat.busy_since.map_or(0.0, |busy| busy.as_secs_f64());
+    let label = "seat";
+    Ok([
+        counter("millstream_seat_turns_total", "Turns taken.", label, &rows(|seat| seat.turns as f64))?,
+        counter(
+            "millstream_seat_restarts_total",
+            "Times built again.",
+            label,
+            &rows(|seat| seat.restarts as f64),
+        )?,
+        gauge(
+            "millstream_seat_queued",
+            "Messages that wait for it.",
+            label,
+            &rows(|seat| seat.queued as f64),
+        )?,
+        gauge("millstream_seat_busy_seconds", "Time in the present turn.", label, &rows(busy))?,
+    ]
+    .concat())
+}
+
+fn groups(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let groups = http.mill.gauges();
+    let rows = |number: fn(&millstream_actors::gauges::GroupGauges) -> u64| -> Rows<'_> {
+        groups.iter().map(|group| (group.name.as_str(), number(group) as f64)).collect()
+    };
+    let label = "group";
+    Ok([
+        gauge(
+            "millstream_group_blocks_used",
+            "KV blocks in use.",
+            label,
+            &rows(|group| group.blocks_used.get()),
+        )?,
+        gauge(
+            "millstream_group_blocks",
+            "KV blocks in all.",
+            label,
+            &rows(|group| group.blocks_total.get()),
+        )?,
+        gauge("millstream_group_leases", "Leases open.", label, &rows(|group| group.leases.get()))?,
+        gauge("millstream_group_running", "Sequences in steps.", label, &rows(|group| group.running.get()))?,
+        gauge("millstream_group_waiting", "Sequences that wait.", label, &rows(|group| group.waiting.get()))?,
+        counter("millstream_group_steps_total", "Steps made.", label, &rows(|group| group.steps.get()))?,
+        counter(
+            "millstream_group_tokens_total",
+            "Tokens computed.",
+            label,
+            &rows(|group| group.tokens.get()),
+        )?,
+        counter(
+            "millstream_group_preemptions_total",
+            "Sequences put back.",
+            label,
+            &rows(|group| group.preemptions.get()),
+        )?,
+    ]
+    .concat())
+}

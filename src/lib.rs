@@ -1,0 +1,31 @@
+//! The shell of Millstream: the only place that is async, that parses arguments, that speaks HTTP. Everything it does
+//! with a model goes through the graph.
+//!
+//! A guided tour, from a file to an answer:
+//!
+//! 1. [`source`] reads and checks a topology file and finds its model.
+//! 2. [`mill`] assembles the graph, starts it, and puts a [`desk`] before it: requests in, replies out.
+//! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
+//! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones.
+//! 5. [`command`] is one file per command, [`args`] the commands as typed.
+
+pub mod args;
+mod builtin;
+mod clock;
+pub mod command;
+pub mod desk;
+mod http;
+pub mod meters;
+pub mod mill;
+pub mod oracle;
+pub mod server;
+pub mod simulate;
+pub mod source;
+mod suggest;
+
+#[cfg(test)]
+mod tidy;
+
+pub use server::{ServeOptions, Server};
+pub use simulate::simulate;
+pub use source::check;

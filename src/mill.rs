@@ -1,0 +1,198 @@
+//! A running graph with its desk: what `serve`, `chat` and `oracle` start and stop. The keeper, a slow tick, watches for
+//! what no message tells: a gateway that died with its streams, a request that everyone forgot, a group that stands still.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use millstream_actors::assemble::{Driver, Resources, assemble};
+use millstream_actors::gauges::GroupGauges;
+use millstream_runtime::live::{self, LiveOptions, Running};
+use millstream_topology::{GatewaySettings, Plan, Role, Settings};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::desk::{Desk, DeskBounds};
+use crate::meters::Meters;
+
+/// Between two looks of the keeper.
+const TICK: Duration = Duration::from_millis(250);
+/// A stream may outlive the longest deadline by this much before the desk forgets it.
+const DEADLINE_SLACK: Duration = Duration::from_secs(30);
+/// For messages still under way after the last stream has ended.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
+
+/// A running graph. Stop or drain it before it is dropped.
+pub struct Mill {
+    running: Arc<Running>,
+    desk: Arc<Desk>,
+    gauges: Vec<Arc<GroupGauges>>,
+    progress: Arc<Progress>,
+    keeper: JoinHandle<()>,
+}
+
+impl Mill {
+    /// Assembles the plan and starts it on the current tokio runtime. `replies_max` bounds what a slow reader may leave
+    /// unread.
+    ///
+    /// # Errors
+    /// The plan cannot be built with this model, or a seat cannot be started.
+    pub async fn start(plan: &Plan, resources: &Resources, replies_max: usize) -> anyhow::Result<Self> {
+        let gateway = gateway(plan)?;
+        let assembly = assemble(plan, resources, Driver::Live)?;
+        let running =
+            live::start(assembly.graph, LiveOptions::default()).await.context("cannot start the graph")?;
+        let running = Arc::new(running);
+        let bounds = DeskBounds {
+            streams_max: gateway.settings.requests_max,
+            replies_max,
+            age_max: gateway.settings.deadline + DEADLINE_SLACK,
+        };
+        let desk = Desk::open(assembly.doors, bounds, Meters::new().context("cannot make the meters")?);
+        let progress = Arc::new(Progress::new(assembly.gauges.len()));
+        let keeper = Keeper {
+            running: Arc::clone(&running),
+            desk: Arc::clone(&desk),
+            gauges: assembly.gauges.clone(),
+            progress: Arc::clone(&progress),
+            gateway: gateway.seat,
+        };
+        Ok(Self { running, desk, gauges: assembly.gauges, progress, keeper: tokio::spawn(keeper.keep()) })
+    }
+
+    /// The graph itself: its seats and lanes, and how to kill a seat.
+    pub fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
+    /// Where requests are handed in.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// What the groups show of themselves.
+    pub fn gauges(&self) -> &[Arc<GroupGauges>] {
+        &self.gauges
+    }
+
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Takes no new requests, waits at most `limit` for those inside, then stops. True when all of them ended by
+    /// themselves.
+    pub async fn drain(&self, limit: Duration) -> bool {
+        self.desk.close();
+        let emptied = tokio::time::timeout(limit, self.desk.empty()).await.is_ok();
+        if emptied {
+            self.running.drain(SETTLE_MAX).await;
+        }
+        self.stop().await;
+        emptied
+    }
+
+    /// Stops now; open streams are cut.
+    pub async fn stop(&self) {
+        self.desk.close();
+        self.keeper.abort();
+        self.running.stop().await;
+    }
+}
+
+impl Drop for Mill {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+/// The gateway of a plan: its seat and settings.
+pub(crate) struct GatewayFacts {
+    pub(crate) seat: String,
+    pub(crate) settings: GatewaySettings,
+}
+
+/// Finds the gateway of a plan.
+///
+/// # Errors
+/// There is none, which `check` rules out for files.
+pub(crate) fn gateway(plan: &Plan) -> anyhow::Result<GatewayFacts> {
+    let actor = plan.actors_of(&Role::Gateway).next().context("the plan has no gateway")?;
+    match &actor.settings {
+        Settings::Gateway(settings) => {
+            Ok(GatewayFacts { seat: actor.name.to_string(), settings: settings.clone() })
+        }
+        _ => anyhow::bail!("the gateway's settings are missing"),
+    }
+}
+
+/// Since when each group has stood still with work to do. Written by the keeper, read by `/health`.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    groups: Mutex<Vec<Seen>>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    steps: u64,
+    /// The last moment at which the group had advanced, or had nothing to do.
+    well: Instant,
+}
+
+impl Progress {
+    fn new(groups: usize) -> Self {
+        Self { groups: Mutex::new(vec![Seen { steps: 0, well: clock::now() }; groups]) }
+    }
+
+    fn look(&self, gauges: &[Arc<GroupGauges>]) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        for (seen, gauges) in groups.iter_mut().zip(gauges) {
+            let steps = gauges.steps.get();
+            let idle = gauges.running.get() + gauges.waiting.get() == 0;
+            if idle || steps != seen.steps {
+                *seen = Seen { steps, well: clock::now() };
+            }
+        }
+    }
+
+    /// How long a group, by its place, has had work and made no step.
+    pub(crate) fn still(&self, group: usize) -> Duration {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.get(group).map_or(Duration::ZERO, |seen| clock::now().duration_since(seen.well))
+    }
+}
+
+/// What the slow tick looks after.
+struct Keeper {
+    running: Arc<Running>,
+    desk: Arc<Desk>,
+    gauges: Vec<Arc<GroupGauges>>,
+    progress: Arc<Progress>,
+    /// The seat whose death loses all streams.
+    gateway: String,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut lives = 0;
+        loop {
+            ticks.tick().await;
+            self.progress.look(&self.gauges);
+            self.desk.sweep();
+            let now = self.gateway_lives();
+            if now != lives {
+                lives = now;
+                self.desk.cut_all();
+            }
+        }
+    }
+
+    /// How often the gateway was built again; one more when it is dead for good.
+    fn gateway_lives(&self) -> u64 {
+        let seats = self.running.seats();
+        let gateway = seats.iter().find(|seat| seat.name == self.gateway);
+        gateway.map_or(0, |seat| seat.restarts + u64::from(seat.dead))
+    }
+}

@@ -1,0 +1,146 @@
+//! `serve`: a mill with HTTP before it. Tests and examples hold a [`Server`] too.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use millstream_actors::assemble::Resources;
+use millstream_runtime::Exit;
+use millstream_topology::Plan;
+
+use crate::clock;
+use crate::http::listen::Listening;
+use crate::http::{self, Bodies, Facts, Http};
+use crate::mill::{self, Mill};
+
+pub use crate::http::listen::ConnectionBounds;
+
+/// Bounds of everything outside the graph. The topology has those inside it, and the size of a body.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Of connections.
+    pub connections: ConnectionBounds,
+    /// Replies that one stream holds for a slow client before it is cut off.
+    pub replies_max: usize,
+    /// Time to send a body.
+    pub body_wait_max: Duration,
+    /// Bytes of all bodies that are being read or parsed.
+    pub bodies_max: u64,
+    /// `/health` calls a unit ill that makes no progress for longer.
+    pub busy_max: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: ConnectionBounds {
+                connections_max: 4096,
+                head_bytes_max: 64 << 10,
+                headers_max: 100,
+                head_wait_max: Duration::from_secs(30),
+                write_wait_max: Duration::from_secs(30),
+            },
+            replies_max: 1024,
+            body_wait_max: Duration::from_secs(30),
+            bodies_max: 64 << 20,
+            busy_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How to serve.
+#[derive(Clone, Debug, Default)]
+pub struct ServeOptions {
+    /// In place of the address in the plan.
+    pub listen: Option<SocketAddr>,
+    /// Bounds outside the graph.
+    pub bounds: Bounds,
+}
+
+/// A server that runs. Drain or stop it before it is dropped.
+///
+/// ```no_run
+/// # async fn example() -> anyhow::Result<()> {
+/// use millstream::server::{ServeOptions, Server};
+/// use millstream::source;
+///
+/// let source = source::laptop("models/tiny")?;
+/// let resources = source.load()?;
+/// let server = Server::start(&source.plan, &resources, ServeOptions::default()).await?;
+/// println!("listening on http://{}", server.address());
+/// server.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Server {
+    mill: Arc<Mill>,
+    listening: Listening,
+}
+
+impl Server {
+    /// Starts the graph, then listens.
+    ///
+    /// # Errors
+    /// The plan cannot be built with this model, a seat cannot be started, or the address cannot be bound.
+    pub async fn start(plan: &Plan, resources: &Resources, options: ServeOptions) -> anyhow::Result<Self> {
+        let settings = mill::gateway(plan)?.settings;
+        let bounds = options.bounds;
+        let mill = Arc::new(Mill::start(plan, resources, bounds.replies_max).await?);
+        let facts =
+            Facts { model: served_name(plan), plan: plan.id.to_string(), started: clock::unix_seconds() };
+        let router = http::router(Http {
+            mill: Arc::clone(&mill),
+            facts: Arc::new(facts),
+            bodies: Arc::new(Bodies::new(settings.body_max, bounds.bodies_max, bounds.body_wait_max)),
+            busy_max: bounds.busy_max,
+        });
+        let address = options.listen.unwrap_or(settings.listen);
+        match Listening::start(address, router, bounds.connections).await {
+            Ok(listening) => Ok(Self { mill, listening }),
+            Err(error) => {
+                mill.stop().await;
+                Err(error).with_context(|| format!("cannot listen on {address}"))
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.listening.address
+    }
+
+    /// The graph and its desk.
+    pub fn mill(&self) -> &Arc<Mill> {
+        &self.mill
+    }
+
+    /// Waits until the graph ends by itself: a unit has spent its restarts.
+    pub async fn exited(&self) -> Exit {
+        self.mill.running().exited().await
+    }
+
+    /// Turns new requests away, lets those inside end for at most `limit`, and stops. True when all of them ended.
+    pub async fn drain(self, limit: Duration) -> bool {
+        let drained = self.mill.drain(limit).await;
+        self.listening.finish(Duration::from_secs(1)).await;
+        drained
+    }
+
+    /// Stops now; open streams are cut.
+    pub async fn stop(self) {
+        self.mill.stop().await;
+        self.listening.finish(Duration::from_secs(1)).await;
+    }
+}
+
+/// The name clients ask for: the topology's, or else the name of the model's file or folder.
+pub fn served_name(plan: &Plan) -> String {
+    if !plan.name.is_empty() {
+        return plan.name.clone();
+    }
+    let path = std::path::Path::new(&plan.model);
+    let gguf = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+    let name = if gguf { path.file_stem() } else { path.file_name() };
+    name.map_or_else(|| plan.model.clone(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,113 @@
+//! Requests of a simulation, drawn from its seed: short and long, greedy and sampled, patient and not.
+
+use std::time::Duration;
+
+use millstream_actors::request::{ChatMessage, ChatRole, Observe, Prompt, RequestId, Sampling, Submit};
+use millstream_runtime::Time;
+
+/// Words that prompts are made of.
+const WORDS: [&str; 16] = [
+    "mill", "stream", "water", "wheel", "grain", "stone", "flour", "sluice", "the", "turns", "slowly",
+    "below", "Größe", "水車", "and", "again",
+];
+
+/// One client.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    /// When it comes.
+    pub at: Time,
+    /// What it asks.
+    pub submit: Submit,
+    /// How long it waits before it goes away, if it does.
+    pub leaves_after: Option<Duration>,
+}
+
+/// Draws the clients of a run.
+pub fn draw(seed: u64, requests: u32) -> Vec<Visit> {
+    let mut dice = Dice(seed ^ 0x6d69_6c6c_7374_7265);
+    let mut at = Time::ZERO;
+    let mut visits = Vec::new();
+    for number in 1..=u64::from(requests) {
+        at = at + Duration::from_micros(dice.below(40_000));
+        visits.push(visit(&mut dice, RequestId(number), at));
+    }
+    visits
+}
+
+/// The same clients, none of which goes away or runs out of time: what their answers would be.
+pub fn patient(visits: &[Visit]) -> Vec<Visit> {
+    let stay = |visit: &Visit| Visit {
+        at: visit.at,
+        submit: Submit { patience: None, ..visit.submit.clone() },
+        leaves_after: None,
+    };
+    visits.iter().map(stay).collect()
+}
+
+fn visit(dice: &mut Dice, request: RequestId, at: Time) -> Visit {
+    let words = if dice.one_in(5) { 40 + dice.below(200) } else { 1 + dice.below(20) };
+    let text: Vec<&str> = (0..words).map(|_| WORDS[dice.below(WORDS.len() as u64) as usize]).collect();
+    let prompt = match dice.one_in(2) {
+        true => Prompt::Text(text.join(" ")),
+        false => Prompt::Chat(vec![ChatMessage::new(ChatRole::User, text.join(" "))]),
+    };
+    let sampling = match dice.one_in(2) {
+        true => Sampling::GREEDY,
+        false => Sampling { temperature: 0.8, top_p: 0.9, top_k: 40, seed: dice.next() },
+    };
+    let submit = Submit {
+        request,
+        prompt,
+        sampling,
+        tokens_max: Some(1 + dice.below(64) as u32),
+        stops: if dice.one_in(8) { vec!["e".to_owned()] } else { Vec::new() },
+        ignore_end: false,
+        patience: dice.one_in(16).then(|| Duration::from_millis(1 + dice.below(400))),
+        observe: Observe::Nothing,
+    };
+    let leaves_after = dice.one_in(8).then(|| Duration::from_millis(dice.below(400)));
+    Visit { at, submit, leaves_after }
+}
+
+/// SplitMix64: a small generator whose numbers are the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_clients() {
+        let texts = |seed| format!("{:?}", draw(seed, 50));
+        assert_eq!(texts(3), texts(3));
+        assert_ne!(texts(3), texts(4));
+    }
+
+    #[test]
+    fn the_patient_ones_stay() {
+        assert!(
+            patient(&draw(1, 200))
+                .iter()
+                .all(|visit| visit.leaves_after.is_none() && visit.submit.patience.is_none())
+        );
+        assert!(draw(1, 200).iter().any(|visit| visit.leaves_after.is_some()));
+    }
+}

@@ -1,0 +1,138 @@
+//! Where a plan comes from: a topology file or the laptop topology of one model, read within bounds and checked; and
+//! where its model lies. The only place that reads topology files.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use millstream_actors::assemble::Resources;
+use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
+
+use crate::builtin;
+
+/// Why a source cannot be used at all: the command ends with exit code 2.
+#[derive(Debug)]
+pub enum Refused {
+    /// The file cannot be read, or is not text.
+    Unreadable(String),
+    /// The file was read and is wrong; every problem is listed.
+    Problems(Problems),
+    /// It asks for what is not built.
+    NotBuilt(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Unreadable(why) | Refused::NotBuilt(why) => f.write_str(why),
+            Refused::Problems(problems) => problems.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A checked plan and where its model lies.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What runs.
+    pub plan: Plan,
+    /// Folders in which a relative model path is looked for, first match.
+    folders: Vec<PathBuf>,
+}
+
+/// Reads and checks a topology file.
+///
+/// # Errors
+/// [`Refused`], with all problems of the file.
+pub fn check(file: &Path) -> Result<Source, Refused> {
+    let text = read(file)?;
+    let plan =
+        millstream_topology::check(&text, &file.display().to_string(), &host()).map_err(Refused::Problems)?;
+    let beside = file.parent().unwrap_or(Path::new("")).to_path_buf();
+    Ok(Source { plan, folders: vec![beside, PathBuf::new()] })
+}
+
+/// The plan that runs one model on this machine.
+///
+/// # Errors
+/// [`Refused`] for a path that no file could hold (it is not Unicode, for one).
+pub fn laptop(model: &str) -> Result<Source, Refused> {
+    from_text(&millstream_topology::laptop(model), "laptop.toml")
+}
+
+/// Checks the text of a topology; relative model paths start at the present folder.
+///
+/// # Errors
+/// [`Refused`], with all problems of the text.
+pub fn from_text(text: &str, name: &str) -> Result<Source, Refused> {
+    let plan = millstream_topology::check(text, name, &host()).map_err(Refused::Problems)?;
+    Ok(Source { plan, folders: vec![PathBuf::new()] })
+}
+
+impl Source {
+    /// The same plan with another model, whose path starts at the present folder.
+    pub fn with_model(mut self, model: &str) -> Self {
+        model.clone_into(&mut self.plan.model);
+        self.folders = vec![PathBuf::new()];
+        self
+    }
+
+    /// Refuses a plan that asks for what is not built yet.
+    ///
+    /// # Errors
+    /// [`Refused::NotBuilt`] with the places.
+    pub fn built(self) -> Result<Self, Refused> {
+        match self.plan.refusal() {
+            Some(refusal) => Err(Refused::NotBuilt(refusal)),
+            None => Ok(self),
+        }
+    }
+
+    /// Loads the model and what reads and writes its text.
+    ///
+    /// # Errors
+    /// The model is not there or not understood.
+    pub fn load(&self) -> anyhow::Result<Resources> {
+        if self.plan.model == builtin::NAME {
+            return builtin::load();
+        }
+        let model = Path::new(&self.plan.model);
+        let places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();
+        let found = places.iter().find(|place| place.exists()).with_context(|| {
+            let mut tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+            tried.dedup();
+            format!("there is no model at {}", tried.join(" nor at "))
+        })?;
+        Ok(Resources::load(found)?)
+    }
+}
+
+/// What defaults depend on.
+fn host() -> HostFacts {
+    HostFacts { cores: std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// Reads a file that must be text and no longer than a topology may be.
+fn read(file: &Path) -> Result<String, Refused> {
+    let name = file.display();
+    let unreadable = |error: std::io::Error| Refused::Unreadable(format!("cannot read {name}: {error}"));
+    let open = File::open(file).map_err(unreadable)?;
+    if open.metadata().map_err(unreadable)?.is_dir() {
+        return Err(Refused::Unreadable(format!("cannot read {name}: it is a folder")));
+    }
+    let mut bytes = Vec::new();
+    open.take(FILE_LEN_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > FILE_LEN_MAX {
+        return Err(Refused::Unreadable(format!(
+            "{name} is larger than {FILE_LEN_MAX} bytes: no topology is"
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+        Refused::Unreadable(format!("{name}:{line}: the file is not UTF-8 (byte {at})"))
+    })
+}
