@@ -51,14 +51,23 @@ impl Actor for Pong {
     }
 }
 
-/// The graph of two seats, on threads of their own or on tokio's.
-async fn seats(own: bool, options: LiveOptions) -> (Running, Inlet<u64>, Outlet<Duration>) {
+/// Where the two seats run.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    Tokio,
+    Threads,
+    PinnedThreads,
+}
+
+/// The graph of two seats.
+async fn seats(on: On, options: LiveOptions) -> (Running, Inlet<u64>, Outlet<Duration>) {
     let mut g = GraphBuilder::new();
-    let (ping, pong) = if own {
-        (g.compute_seat::<u64>("ping", "ping", core(0)), g.compute_seat::<u64>("pong", "pong", core(1)))
-    } else {
-        (g.seat::<u64>("ping", "ping"), g.seat::<u64>("pong", "pong"))
+    let mut seat = |name: &str, id: usize| match on {
+        On::Tokio => g.seat::<u64>(name, name),
+        On::Threads => g.compute_seat::<u64>(name, name, vec![]),
+        On::PinnedThreads => g.compute_seat::<u64>(name, name, core(id)),
     };
+    let (ping, pong) = (seat("ping", 0), seat("pong", 1));
     let start = g.inlet("start", &ping, 1, |left: u64| left);
     let there = g.hold("there", &ping, &pong, 2, |left: u64| left);
     let back = g.reply("back", &pong, &ping, 2, |left: u64| left);
@@ -69,8 +78,8 @@ async fn seats(own: bool, options: LiveOptions) -> (Running, Inlet<u64>, Outlet<
     (live::start(graph, options).await.expect("the graph starts"), start, ended)
 }
 
-async fn seat_trip(own: bool, events: bool) -> Duration {
-    let (running, start, ended) = seats(own, LiveOptions { events, ..LiveOptions::default() }).await;
+async fn seat_trip(on: On, events: bool) -> Duration {
+    let (running, start, ended) = seats(on, LiveOptions { events, ..LiveOptions::default() }).await;
     let mut samples = Vec::new();
     let begun = Instant::now();
     while samples.len() < SAMPLES && begun.elapsed() < LONGEST {
@@ -283,7 +292,7 @@ fn park_wake() -> Duration {
 async fn seat_wake() -> Duration {
     const WAKES: u64 = 1_000;
     let (running, start, ended) =
-        seats(true, LiveOptions { spin: Duration::ZERO, ..LiveOptions::default() }).await;
+        seats(On::Threads, LiveOptions { spin: Duration::ZERO, ..LiveOptions::default() }).await;
     let mut samples = Vec::new();
     for _ in 0..WAKES {
         std::thread::sleep(Duration::from_micros(50));
@@ -314,12 +323,12 @@ fn main() {
     println!("round trip, both ends awake, on threads of their own");
     let base = tokio.block_on(flume_threads());
     print("  flume, two spinning threads", base, base);
-    print("  two compute seats", tokio.block_on(seat_trip(true, false)), base);
-    print("  two compute seats, events on", tokio.block_on(seat_trip(true, true)), base);
+    print("  two compute seats", tokio.block_on(seat_trip(On::PinnedThreads, false)), base);
+    print("  two compute seats, events on", tokio.block_on(seat_trip(On::PinnedThreads, true)), base);
     println!("round trip on tokio, two threads");
     let base = tokio.block_on(flume_futures());
     print("  flume, two futures", base, base);
-    print("  two shared seats", tokio.block_on(seat_trip(false, false)), base);
+    print("  two shared seats", tokio.block_on(seat_trip(On::Tokio, false)), base);
     print("  ractor, two mailboxes", tokio.block_on(ractor_mailboxes()), base);
     println!("waking a thread that sleeps");
     let base = park_wake();

@@ -46,7 +46,7 @@ use openai::{Chunks, Heading};
 use sse::Events;
 
 /// A refusal that comes within this time still gets its status; after it, the stream begins and says so in an event.
-const STATUS_WAIT: Duration = Duration::from_millis(500);
+const STATUS_WAIT: Duration = Duration::from_millis(250);
 
 /// What the server says about itself.
 #[derive(Clone, Debug)]

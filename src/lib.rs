@@ -10,7 +10,6 @@
 //! 5. [`command`] is one file per command, [`args`] the commands as typed.
 
 pub mod args;
-mod builtin;
 mod clock;
 pub mod command;
 pub mod desk;

@@ -134,13 +134,32 @@ impl Server {
     }
 }
 
+/// What a topology is called that names nothing itself.
+const UNNAMED: &str = "millstream";
+
 /// The name clients ask for: the topology's, or else the name of the model's file or folder.
 pub fn served_name(plan: &Plan) -> String {
-    if !plan.name.is_empty() {
+    if plan.name != UNNAMED {
         return plan.name.clone();
     }
     let path = std::path::Path::new(&plan.model);
     let gguf = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
     let name = if gguf { path.file_stem() } else { path.file_name() };
     name.map_or_else(|| plan.model.clone(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::served_name;
+    use crate::source;
+
+    #[test]
+    fn the_name_served_is_the_topologys_or_the_models() {
+        let name = |text: &str| served_name(&source::from_text(text, "test.toml").expect("a good file").plan);
+        let unnamed = millstream_topology::laptop;
+        assert_eq!(name(&unnamed("models/Tiny-1.5B.Q4.gguf")), "Tiny-1.5B.Q4");
+        assert_eq!(name(&unnamed("models/tiny.v2/")), "tiny.v2");
+        assert_eq!(name(&unnamed("builtin")), "builtin");
+        assert_eq!(name(&format!("name = \"mill\"\n{}", unnamed("models/tiny"))), "mill");
+    }
 }

@@ -17,6 +17,7 @@ use crate::mill;
 
 pub mod load;
 pub mod report;
+pub(crate) mod tiny;
 
 use load::Visit;
 use report::{Ledger, Report};

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use millstream_actors::assemble::Resources;
 use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
-use crate::builtin;
+use crate::simulate::tiny;
 
 /// Why a source cannot be used at all: the command ends with exit code 2.
 #[derive(Debug)]
@@ -91,13 +91,22 @@ impl Source {
         }
     }
 
-    /// Loads the model and what reads and writes its text.
+    /// Loads the model for the simulator, which brings a tiny one with random weights where the plan says `builtin`.
     ///
     /// # Errors
     /// The model is not there or not understood.
+    pub fn load_for_simulation(&self) -> anyhow::Result<Resources> {
+        if self.plan.model == tiny::BUILTIN { tiny::load() } else { self.load() }
+    }
+
+    /// Loads the model and what reads and writes its text.
+    ///
+    /// # Errors
+    /// The model is not there or not understood; a built-in one does not exist yet.
     pub fn load(&self) -> anyhow::Result<Resources> {
-        if self.plan.model == builtin::NAME {
-            return builtin::load();
+        if self.plan.model == tiny::BUILTIN {
+            let why = "the built-in model is not built yet: name a folder or a .gguf file, in the topology or with --model";
+            return Err(Refused::NotBuilt(why.to_owned()).into());
         }
         let model = Path::new(&self.plan.model);
         let places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();

@@ -63,6 +63,7 @@ impl Decode {
             return self.say(prefill, LeaseMessage::Refuse { lease });
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks) });
+        self.group.resend(&request, &answer);
         self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here: 0, until });
         self.say(prefill, LeaseMessage::Pull { lease, first: 0, count: PIECE.min(blocks) });
     }

@@ -40,11 +40,21 @@ impl Stream {
         stream
     }
 
+    /// A later attempt: what it says was delivered is known, even where this stream never saw it.
+    fn follow(&mut self, request: &Arc<Request>, tokenizer: &Tokenizer) {
+        if request.sent.len() as u32 > self.tokens {
+            let ahead = std::mem::take(&mut self.ahead);
+            *self = Self::open(request, tokenizer);
+            self.ahead = ahead.into_iter().filter(|(position, _)| *position >= self.tokens).collect();
+        }
+        self.request = Arc::clone(request);
+    }
+
     /// Takes the tokens that are in order now; `None` when there are none.
     fn piece(&mut self, tokenizer: &Tokenizer) -> Option<Text> {
         let (position, offset) = (self.tokens, self.bytes);
         let (mut tokens, mut text) = (Vec::new(), String::new());
-        let (mut finish, mut cut) = (None, false);
+        let mut finish = None;
         while let (None, Some(token)) = (finish, self.ahead.remove(&self.tokens)) {
             self.tokens += 1;
             tokens.push(token.id);
@@ -52,7 +62,7 @@ impl Stream {
                 let piece = self.text.push(tokenizer.bytes(token.id));
                 text.push_str(&piece.text);
                 if piece.stopped {
-                    (finish, cut) = (Some(Finish::Stop), token.finish.is_none());
+                    finish = Some(Finish::Stop);
                     break;
                 }
             }
@@ -63,7 +73,7 @@ impl Stream {
         }
         self.bytes += text.len();
         let (sequence, prompt_tokens) = (self.request.sequence(), self.request.prompt.len() as u32);
-        let piece = Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish, cut };
+        let piece = Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish };
         (self.tokens > position).then_some(piece)
     }
 }
@@ -108,7 +118,7 @@ impl Detokenizer {
         let stream =
             self.streams.entry(sequence.request).or_insert_with(|| Stream::open(&token.request, tokenizer));
         if stream.request.attempt < sequence.attempt {
-            stream.request = Arc::clone(&token.request);
+            stream.follow(&token.request, tokenizer);
         }
         let news = token.position >= stream.tokens;
         if news {

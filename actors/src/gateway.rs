@@ -13,7 +13,7 @@ use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::message::{Cancel, Cause, Failure, GatewayMessage, SequenceId, Text, Tokenize};
 use crate::outbox::{Outbox, RETRY};
-use crate::request::{Finish, Outcome, Refusal, Reply, RequestId, Submit, Usage};
+use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
 
 /// A request goes down the road at most this often.
 const ATTEMPTS_MAX: u32 = 16;
@@ -111,7 +111,7 @@ impl Gateway {
                 }
             }
             Text::Gap(sequence) => self.lose(sequence, ctx),
-            Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish, cut } => {
+            Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish } => {
                 let Some(stream) = self.streams.get_mut(&sequence.request) else { return };
                 stream.prompt_tokens = prompt_tokens;
                 match stream.news(position, tokens, offset, &text) {
@@ -122,18 +122,11 @@ impl Gateway {
                     Some(_) => {}
                 }
                 if let Some(finish) = finish {
-                    self.finish(sequence.request, finish, cut, ctx);
+                    self.call_off(sequence.request);
+                    self.end(sequence.request, Outcome::Finished(finish), ctx);
                 }
             }
         }
-    }
-
-    fn finish(&mut self, request: RequestId, finish: Finish, cut: bool, ctx: &mut Ctx<'_>) {
-        let resent = self.streams.get(&request).is_some_and(|stream| stream.attempt > 0);
-        if cut || resent {
-            self.call_off(request);
-        }
-        self.end(request, Outcome::Finished(finish), ctx);
     }
 
     fn failure(&mut self, failure: Failure, ctx: &mut Ctx<'_>) {
@@ -184,7 +177,7 @@ impl Gateway {
         }
     }
 
-    /// Nobody wants the present attempt any more.
+    /// Nobody waits for the present attempt any more: the router may forget it, and its groups if they still compute it.
     fn call_off(&mut self, request: RequestId) {
         if let Some(stream) = self.streams.get(&request) {
             self.cancels.send(Cancel { sequence: SequenceId { request, attempt: stream.attempt } });
@@ -276,7 +269,9 @@ impl Actor for Gateway {
     /// dropped by position, and old attempts are called off.
     fn lost(&mut self, peer: &str, ctx: &mut Ctx<'_>) {
         let all = peer != self.tokenizer;
-        let hit = self.streams.iter().filter(|(_, stream)| all || stream.tokens.is_empty());
+        // What has begun to answer is past the tokenizer, unless it was sent down the road again.
+        let before = |stream: &Stream| stream.tokens.is_empty() || stream.attempt > 0;
+        let hit = self.streams.iter().filter(|(_, stream)| all || before(stream));
         for request in hit.map(|(&request, _)| request).collect::<Vec<_>>() {
             self.lose(SequenceId { request, attempt: u32::MAX }, ctx);
         }

@@ -121,6 +121,14 @@ impl Group {
         self.ended.push(Ended { sequence, how });
     }
 
+    /// Sends the tokens of a sequence that was taken over once more: those that prefill sent die with it if it dies
+    /// before they arrive, and what comes twice is dropped.
+    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32]) {
+        let token = |(position, &id)| Token { request: Arc::clone(request), position, id, finish: None };
+        let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
+        self.send_tokens(tokens, Vec::new());
+    }
+
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
         let applied = self.scheduler.apply(&mut done);

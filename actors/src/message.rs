@@ -57,8 +57,6 @@ pub enum Text {
         text: String,
         /// Set on the last piece.
         finish: Option<Finish>,
-        /// The detokenizer cut the answer at a stop string: its group still computes it.
-        cut: bool,
     },
     /// Tokens are missing and too many came after them: the attempt is lost.
     Gap(SequenceId),
@@ -109,7 +107,7 @@ pub enum RouterMessage {
     Ended(Vec<Ended>),
 }
 
-/// Forget this request, up to and including an attempt.
+/// Forget this request, up to and including an attempt: the client has its answer, or wants none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancel {
     /// The last attempt that is not wanted any more; earlier ones are not either.

@@ -59,6 +59,9 @@ struct Route {
     decode: usize,
     prompt: u64,
     deadline: Time,
+    /// Its last token has left the group. The route stays until the gateway has that token: it may still be lost with
+    /// the group on its way.
+    computed: bool,
 }
 
 /// See the module.
@@ -108,7 +111,8 @@ impl Router {
             self.prefills[number].outstanding += prompt;
         }
         self.decodes[decode].outstanding += 1;
-        let route = Route { attempt: request.attempt, prefill, decode, prompt, deadline: request.deadline };
+        let (attempt, deadline) = (request.attempt, request.deadline);
+        let route = Route { attempt, prefill, decode, prompt, deadline, computed: false };
         self.routes.insert(request.id, route);
         self.deadlines.insert((request.deadline, request.id));
     }
@@ -135,7 +139,8 @@ impl Router {
         }
         match how {
             Departure::HandedOver => self.left_prefill(sequence.request),
-            Departure::Finished | Departure::Dropped => {
+            Departure::Finished => self.computed(sequence.request),
+            Departure::Dropped => {
                 self.forget(sequence.request);
             }
             Departure::Failed(cause) => {
@@ -153,13 +158,24 @@ impl Router {
         }
     }
 
+    fn computed(&mut self, request: RequestId) {
+        self.left_prefill(request);
+        if let Some(route) = self.routes.get_mut(&request)
+            && !std::mem::replace(&mut route.computed, true)
+        {
+            self.decodes[route.decode].outstanding -= 1;
+        }
+    }
+
     fn forget(&mut self, request: RequestId) -> Option<Route> {
         let route = self.routes.remove(&request)?;
         self.deadlines.remove(&(route.deadline, request));
         if let Some(number) = route.prefill {
             self.prefills[number].outstanding -= route.prompt;
         }
-        self.decodes[route.decode].outstanding -= 1;
+        if !route.computed {
+            self.decodes[route.decode].outstanding -= 1;
+        }
         Some(route)
     }
 
@@ -177,6 +193,9 @@ impl Router {
     }
 
     fn cancel_route(&mut self, route: &Route, cancel: Cancel) {
+        if route.computed {
+            return; // its groups have let go of it
+        }
         if let Some(number) = route.prefill {
             self.prefills[number].cancel.send(cancel);
         }

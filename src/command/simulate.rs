@@ -13,7 +13,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> anyhow::Result<Done> {
         Some(model) => source.with_model(model),
         None => source,
     };
-    let resources = source.load()?;
+    let resources = source.load_for_simulation()?;
     let seeds = args.seeds.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
     let mut wrong = 0_u64;
     for seed in seeds.clone() {

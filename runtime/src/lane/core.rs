@@ -178,7 +178,7 @@ impl LaneCore {
 
     /// A message is on its way or in the queue.
     pub(crate) fn count_sent(&self) {
-        self.sender.sent.fetch_add(1, Ordering::Relaxed);
+        count_one(&self.sender.sent, self.facts.from.is_some());
         if let Some(from) = &self.facts.from {
             from.record(|| Event::Sent { lane: Arc::clone(&self.facts.name) });
         }
@@ -212,7 +212,7 @@ impl LaneCore {
 
     /// A message has left the queue for its receiver; a sender that waits for the room is rung.
     pub(crate) fn count_received(&self) {
-        self.receiver.received.fetch_add(1, Ordering::Relaxed);
+        count_one(&self.receiver.received, self.facts.to.is_some());
         if let Some(to) = &self.facts.to {
             to.record(|| Event::Received { lane: Arc::clone(&self.facts.name) });
         }
@@ -284,5 +284,14 @@ impl LaneCore {
             waited: self.sender.waited.load(Ordering::Relaxed),
             closed: self.is_closed(),
         }
+    }
+}
+
+/// Counts one more. A seat is the only writer of its side and needs no locked instruction, the shell may be several.
+fn count_one(counter: &AtomicU64, seat: bool) {
+    if seat {
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    } else {
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -7,10 +7,9 @@ use millstream_actors::request::{
 };
 
 use crate::args::{ChatArgs, ChoiceArgs};
-use crate::builtin;
 use crate::clock;
 use crate::mill::Mill;
-use crate::source;
+use crate::source::{self, Refused};
 
 /// Replies the terminal may lag behind.
 const REPLIES_MAX: usize = 16_384;
@@ -27,10 +26,8 @@ impl Local {
             (Some(file), _) => source::check(file)?.built()?,
             (None, Some(model)) => source::laptop(model)?,
             (None, None) => {
-                eprintln!(
-                    "no --model, --topology or --server: this is the model inside the program, whose text means nothing"
-                );
-                source::laptop(builtin::NAME)?
+                let why = "name a --model (a folder or a .gguf file), a --topology or a --server";
+                return Err(Refused::Unreadable(why.to_owned()).into());
             }
         };
         let resources = source.load()?;

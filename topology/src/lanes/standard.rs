@@ -48,15 +48,15 @@ macro_rules! standard {
 pub(super) static STANDARD: &[Standard] = standard! {
     Gateway.submit -> Tokenizer.requests Offer 512 Always
     Gateway.cancel -> Router.cancel Offer 512 Always
-    Gateway.open -> Detokenizer.open Offer 512 Always
+    Gateway.close -> Detokenizer.close Offer 512 Always
     Tokenizer.prompts -> Router.arrive Offer 512 Always
     Tokenizer.failures -> Gateway.failures Hold 256 Always
     Router.failures -> Gateway.failures Hold 256 Always
     Router.images -> Encode.images Offer 256 Always
     Encode.spans -> Prefill.spans Offer 256 Split
     Encode.spans -> Decode.spans Offer 256 Joined
-    Router.admit -> Prefill.admit Offer 256 Split
-    Router.admit -> Decode.admit Offer 256 Joined
+    Router.admit -> Prefill.admit Offer 512 Split
+    Router.admit -> Decode.admit Offer 512 Joined
     Router.cancel -> Prefill.cancel Offer 512 Split
     Router.cancel -> Decode.cancel Offer 512 Always
     Prefill.handover -> Decode.handover Offer 64 Split

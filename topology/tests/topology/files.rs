@@ -108,7 +108,7 @@ fn changes_are_told_with_what_they_cost() {
     assert!(
         joined
             .iter()
-            .any(|change| change.starts_with("wires.router.admit -> decode.admit: new, offer 256 local"))
+            .any(|change| change.starts_with("wires.router.admit -> decode.admit: new, offer 512 local"))
     );
     assert!(joined.iter().any(|change| change.contains("→ gone")));
     assert_eq!(changes(split, split), [""; 0]);

@@ -1,15 +1,15 @@
-//! `model = "builtin"`: a tiny model with random weights inside the program itself, so that every topology runs before
-//! anything is downloaded. What it says means nothing; how it is computed is real.
+//! The simulator's own model: a tiny checkpoint with random weights inside the program, so that every topology can be
+//! simulated before anything is downloaded. What it says means nothing; how it is computed is real.
 
 use anyhow::Context as _;
 use millstream_actors::assemble::Resources;
 
-/// The name in a topology file.
-pub(crate) const NAME: &str = "builtin";
+/// What a topology file says that names no model of its own.
+pub(crate) const BUILTIN: &str = "builtin";
 
 macro_rules! file {
     ($name:literal) => {
-        ($name, include_bytes!(concat!("../kernels/tests/oracle/tiny-llama/", $name)).as_slice())
+        ($name, include_bytes!(concat!("../../kernels/tests/oracle/tiny-llama/", $name)).as_slice())
     };
 }
 
@@ -23,7 +23,7 @@ const FILES: [(&str, &[u8]); 4] = [
 
 /// Loads it. The loader maps files, so it lies in a folder for a moment; a mapping outlives its name.
 pub(crate) fn load() -> anyhow::Result<Resources> {
-    let folder = tempfile::Builder::new().prefix("millstream-builtin-").tempdir();
+    let folder = tempfile::Builder::new().prefix("millstream-tiny-").tempdir();
     let folder = folder.context("cannot make a folder for the model inside the program")?;
     for (name, bytes) in FILES {
         std::fs::write(folder.path().join(name), bytes)
