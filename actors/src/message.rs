@@ -29,13 +29,13 @@ impl Request {
 
 /// Into the gateway.
 pub enum GatewayMessage {
-    /// shell → gateway [offer]
+    /// shell → gateway (offer)
     Submit(Submit),
-    /// shell → gateway [offer, urgent]: the client is gone.
+    /// shell → gateway (offer, urgent): the client is gone.
     Abandon(RequestId),
-    /// detokenizer → gateway [hold]
+    /// detokenizer → gateway (hold)
     Text(Vec<Text>),
-    /// tokenizer, router → gateway [hold]
+    /// tokenizer, router → gateway (hold)
     Failure(Failure),
 }
 
@@ -83,7 +83,7 @@ pub enum Cause {
 
 // ---- tokenizer ----------------------------------------------------------------------------------------------------
 
-/// Into the tokenizer: gateway → tokenizer [offer].
+/// Into the tokenizer: gateway → tokenizer (offer).
 pub struct Tokenize {
     /// As the client asked.
     pub submit: Arc<Submit>,
@@ -99,11 +99,11 @@ pub struct Tokenize {
 
 /// Into the router.
 pub enum RouterMessage {
-    /// tokenizer → router [offer]
+    /// tokenizer → router (offer)
     Arrive(Arc<Request>),
-    /// gateway → router [offer, urgent]
+    /// gateway → router (offer, urgent)
     Cancel(Cancel),
-    /// prefill, decode → router [hold]
+    /// prefill, decode → router (hold)
     Ended(Vec<Ended>),
 }
 
@@ -139,27 +139,27 @@ pub enum Departure {
 
 /// Into a prefill group.
 pub enum PrefillMessage {
-    /// router → prefill [offer]
+    /// router → prefill (offer)
     Admit(Admit),
-    /// router → prefill [offer, urgent]
+    /// router → prefill (offer, urgent)
     Cancel(Cancel),
-    /// decode → prefill [offer], with the number of the decode group
+    /// decode → prefill (offer), with the number of the decode group
     Lease(LeaseMessage, usize),
-    /// rank → prefill [reply]
+    /// rank → prefill (reply)
     Done(StepDone),
 }
 
 /// Into a decode group.
 pub enum DecodeMessage {
-    /// router → decode [offer], joined groups only
+    /// router → decode (offer), joined groups only
     Admit(Admit),
-    /// router → decode [offer, urgent]
+    /// router → decode (offer, urgent)
     Cancel(Cancel),
-    /// prefill → decode [offer]
+    /// prefill → decode (offer)
     Handover(Handover),
-    /// prefill → decode [reply]
+    /// prefill → decode (reply)
     Blocks(Blocks),
-    /// rank → decode [reply]
+    /// rank → decode (reply)
     Done(StepDone),
 }
 
@@ -225,7 +225,7 @@ pub struct Blocks {
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-/// Into a rank: prefill, decode → rank [hold]. One forward pass, with the copies that go before and after it.
+/// Into a rank: prefill, decode → rank (hold). One forward pass, with the copies that go before and after it.
 pub struct Step {
     /// Counted up by the group.
     pub number: u64,
@@ -282,7 +282,7 @@ pub struct Sample {
     pub position: u32,
 }
 
-/// What a step brought: rank → group [reply].
+/// What a step brought: rank → group (reply).
 pub struct StepDone {
     /// The step's number.
     pub number: u64,
@@ -309,7 +309,7 @@ pub struct Observed {
     pub sequence: SequenceId,
     /// Absolute position of the token they follow.
     pub position: u32,
-    /// [vocabulary]
+    /// One a token of the vocabulary.
     pub logits: Vec<f32>,
 }
 
@@ -317,9 +317,9 @@ pub struct Observed {
 
 /// Into the detokenizer.
 pub enum DetokenizerMessage {
-    /// prefill, decode → detokenizer [hold]: all tokens of a step at once.
+    /// prefill, decode → detokenizer (hold): all tokens of a step at once.
     Tokens(Tokens),
-    /// gateway → detokenizer [offer, urgent]: nobody reads this request any more.
+    /// gateway → detokenizer (offer, urgent): nobody reads this request any more.
     Close(RequestId),
 }
 

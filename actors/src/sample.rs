@@ -4,7 +4,7 @@
 use crate::message::Sample;
 use crate::request::Sampling;
 
-/// The next token after `logits` ([vocabulary]).
+/// The next token after `logits` (one a token of the vocabulary).
 ///
 /// Greedy (temperature 0) takes the best, the lowest id among equals. Otherwise logits are divided by the temperature,
 /// the `top_k` best are kept, then the smallest set of best ones whose probability reaches `top_p`, and one of them is

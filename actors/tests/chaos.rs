@@ -43,11 +43,12 @@ fn faults(seed: u64) -> Faults {
 
 struct Run {
     digest: u64,
+    restarts: u64,
     answers: BTreeMap<RequestId, Answer>,
 }
 
-fn run(seed: u64, plan: &Plan, resources: &Resources) -> Run {
-    let mut world = World::new(plan, resources, seed, faults(seed));
+fn run(seed: u64, plan: &Plan, resources: &Resources, faults: Faults) -> Run {
+    let mut world = World::new(plan, resources, seed, faults);
     for (n, request) in requests().into_iter().enumerate() {
         let id = request.request;
         world.submit_at(Duration::from_millis(n as u64 * (seed % 7)), request);
@@ -60,7 +61,8 @@ fn run(seed: u64, plan: &Plan, resources: &Resources) -> Run {
     if !failed {
         world.assert_quiet(&format!("seed {seed}"));
     }
-    Run { digest: world.sim.digest(), answers: world.answers }
+    let restarts = world.sim.seats().iter().map(|seat| seat.restarts).sum();
+    Run { digest: world.sim.digest(), restarts, answers: world.answers }
 }
 
 fn judge(seed: u64, expected: &BTreeMap<RequestId, Answer>, run: &Run) -> (usize, usize) {
@@ -100,7 +102,7 @@ fn two_hundred_seeds_and_a_new_one() {
     let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
     for seed in (0..200).chain([new]) {
         let plan = &plans[seed as usize % plans.len()];
-        let first = run(seed, plan, &resources);
+        let first = run(seed, plan, &resources, faults(seed));
         let (done, of) = judge(seed, &expected, &first);
         finished += done;
         all += of;
@@ -108,9 +110,38 @@ fn two_hundred_seeds_and_a_new_one() {
             *outcomes.entry(format!("{:?}", answer.outcome)).or_default() += 1;
         }
         if seed.is_multiple_of(5) {
-            assert_eq!(first.digest, run(seed, plan, &resources).digest, "seed {seed}: the same log twice");
+            assert_eq!(
+                first.digest,
+                run(seed, plan, &resources, faults(seed)).digest,
+                "seed {seed}: the same log twice"
+            );
         }
     }
     println!("{finished} of {all} requests finished in spite of the faults: {outcomes:?}");
     assert!(finished * 2 > all, "most requests must survive: {finished} of {all}");
+}
+
+/// Where no message is lost, no death costs a request: whoever dies but the gateway, every answer is complete.
+#[test]
+fn without_lost_messages_every_request_is_answered() {
+    let resources = resources("tiny-llama");
+    let expected = alone(&resources, &requests());
+    let plans = plans();
+    let new = u64::from(std::process::id()) * 1_000_003;
+    println!("the new seed is {new}");
+    let mut crashes = 0;
+    for seed in (1000..1120).chain([new]) {
+        let crash = 0.01 + 0.04 * (seed % 7) as f64 / 7.0;
+        let mut faults = Faults { crash, crashes_max: 5, ..faults(seed) };
+        faults.lossless = vec!["*".to_owned()];
+        faults.spare = vec!["gateway".to_owned()];
+        let first = run(seed, &plans[seed as usize % plans.len()], &resources, faults);
+        crashes += first.restarts;
+        judge(seed, &expected, &first);
+        for (id, answer) in &first.answers {
+            let fine = matches!(answer.outcome, Some(Outcome::Finished(_) | Outcome::Cancelled));
+            assert!(fine, "seed {seed}, {id:?}: {:?} after {} tokens", answer.outcome, answer.tokens.len());
+        }
+    }
+    assert!(crashes > 200, "only {crashes} deaths in all");
 }

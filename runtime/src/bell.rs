@@ -63,13 +63,14 @@ impl Bell {
     }
 
     /// Comes when the seat is no longer asleep. The waker is left before the look: who rings after the look finds it.
-    pub(crate) async fn rung(&self) {
+    /// `known` is the waker that this life of the seat left last, so that it is left again only when it has changed.
+    pub(crate) async fn rung(&self, known: &mut Option<Waker>) {
         std::future::poll_fn(|future| {
-            let mut sleeper = self.sleeper();
-            if !matches!(&*sleeper, Some(Sleeper::Future(waker)) if waker.will_wake(future.waker())) {
-                *sleeper = Some(Sleeper::Future(future.waker().clone()));
+            if !known.as_ref().is_some_and(|waker| waker.will_wake(future.waker())) {
+                let waker = future.waker().clone();
+                *known = Some(waker.clone());
+                self.set_sleeper(Some(Sleeper::Future(waker)));
             }
-            drop(sleeper);
             if self.is_asleep() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;

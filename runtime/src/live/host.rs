@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
@@ -120,10 +121,11 @@ impl Drop for ThreadWatch {
 async fn run(runner: &mut Runner) -> Ending {
     let mut share_from = runner.clock.now();
     let mut turns = 0;
+    let mut waker = None;
     loop {
         match runner.step() {
             Step::Over(ending) => return ending,
-            Step::Rest(unless) if rest(runner, unless).await => turns = 0,
+            Step::Rest(unless) if rest(runner, unless, &mut waker).await => turns = 0,
             Step::Worked | Step::Rest(_) => {
                 turns += 1;
                 if turns % TURNS == 1 {
@@ -145,14 +147,14 @@ async fn share(from: Time, clock: &Clock) -> Time {
 }
 
 /// Until one of `unless` is raised, or the wake time comes. False: it was so already, others had no chance to run.
-async fn rest(runner: &mut Runner, unless: u64) -> bool {
+async fn rest(runner: &mut Runner, unless: u64, waker: &mut Option<Waker>) -> bool {
     let bell = &runner.core.bell;
     // While it waits for room, time does not wake it: the wake is late rather than out of order.
     let wake_at = if unless & LANES != 0 { runner.wake_at() } else { None };
     let Some(at) = wake_at else {
         let asleep = bell.sleep(unless);
         if asleep {
-            bell.rung().await;
+            bell.rung(waker).await;
         }
         return asleep;
     };
@@ -161,7 +163,7 @@ async fn rest(runner: &mut Runner, unless: u64) -> bool {
         return false;
     }
     // Which of the two it was shows in the seat's word and on its clock.
-    drop(tokio::time::timeout(wait, bell.rung()).await);
+    drop(tokio::time::timeout(wait, bell.rung(waker)).await);
     bell.awake();
     true
 }
