@@ -53,13 +53,13 @@ pub async fn run(cli: Cli) -> Done {
 
 fn failed(error: &anyhow::Error) -> Done {
     if let Some(refused) = error.downcast_ref::<Refused>() {
-        eprintln!("{refused}");
+        files::tell(&refused.to_string());
         return Done::Refused;
     }
     let reader_gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
     if error.downcast_ref::<std::io::Error>().is_some_and(reader_gone) {
         return Done::Well;
     }
-    eprintln!("millstream: {error:#}");
+    files::tell(&format!("millstream: {error:#}"));
     Done::Differs
 }

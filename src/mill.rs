@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::desk::{Desk, DeskBounds};
 use crate::meters::Meters;
+use crate::source::Refused;
 
 /// Between two looks of the keeper.
 const TICK: Duration = Duration::from_millis(250);
@@ -40,7 +41,8 @@ impl Mill {
     /// The plan cannot be built with this model, or a seat cannot be started.
     pub async fn start(plan: &Plan, resources: &Resources, replies_max: usize) -> anyhow::Result<Self> {
         let gateway = gateway(plan)?;
-        let assembly = assemble(plan, resources, Driver::Live)?;
+        let unbuildable = |error| Refused::NotBuilt(format!("millstream: {:#}", anyhow::Error::from(error)));
+        let assembly = assemble(plan, resources, Driver::Live).map_err(unbuildable)?;
         let running =
             live::start(assembly.graph, LiveOptions::default()).await.context("cannot start the graph")?;
         let running = Arc::new(running);

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use millstream_actors::assemble::Resources;
 use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
@@ -110,12 +109,15 @@ impl Source {
         }
         let model = Path::new(&self.plan.model);
         let places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();
-        let found = places.iter().find(|place| place.exists()).with_context(|| {
+        let found = places.iter().find(|place| place.exists()).ok_or_else(|| {
             let mut tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
             tried.dedup();
-            format!("there is no model at {}", tried.join(" nor at "))
+            Refused::Unreadable(format!("millstream: there is no model at {}", tried.join(" nor at ")))
         })?;
-        Ok(Resources::load(found)?)
+        let unusable = |error: millstream_actors::Error| {
+            Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
+        };
+        Ok(Resources::load(found).map_err(unusable)?)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millstream_kernels::Model;
+use millstream_kernels::{KvMemory, Model};
 use millstream_runtime::{Graph, Inlet, Outlet};
 use millstream_topology::{ActorPlan, GroupSettings, Plan, Role, Settings};
 
@@ -138,5 +138,9 @@ fn blocks(actor: &ActorPlan, settings: &GroupSettings, resources: &Resources) ->
     if blocks == 0 {
         return Err(Error::Memory { actor: actor.name.to_string(), given: settings.memory, needed });
     }
-    Ok(usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24))
+    let blocks = usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24);
+    if !KvMemory::is_granted(layout, blocks) {
+        return Err(Error::NotGranted { actor: actor.name.to_string(), given: settings.memory });
+    }
+    Ok(blocks)
 }

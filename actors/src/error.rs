@@ -35,6 +35,14 @@ pub enum Error {
         /// Bytes of a block.
         needed: u64,
     },
+    /// The system does not give that much memory.
+    #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
+    NotGranted {
+        /// The actor.
+        actor: String,
+        /// Bytes in the plan.
+        given: u64,
+    },
     /// The plan asks for what is not built yet.
     #[error("{0}")]
     NotBuilt(String),

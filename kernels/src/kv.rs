@@ -73,7 +73,14 @@ pub struct KvMemory {
 }
 
 impl KvMemory {
-    /// Memory for `blocks` blocks, all zero.
+    /// Whether the system would give address space for `blocks` blocks now.
+    pub fn is_granted(layout: KvLayout, blocks: usize) -> bool {
+        blocks
+            .checked_mul(layout.bytes_per_block())
+            .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
+    }
+
+    /// Memory for `blocks` blocks, all zero. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
         assert!(
             layout.kv_heads > 0 && layout.head_dim > 0 && layout.block_size > 0,

@@ -9,6 +9,7 @@ use millstream_actors::request::{ChatMessage, ChatRole};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Done;
+use super::files::tell;
 use super::signals::Signals;
 use crate::args::{ChatArgs, ChoiceArgs};
 use local::Local;
@@ -93,7 +94,7 @@ async fn converse(partner: &Partner, talk: &mut Talk) -> anyhow::Result<Done> {
         match talk.turn(partner, &line).await {
             Ok(Done::Interrupted) => return Ok(Done::Interrupted),
             Ok(_) => {}
-            Err(error) if terminal => eprintln!("millstream: {error:#}"),
+            Err(error) if terminal => tell(&format!("millstream: {error:#}")),
             Err(error) => return Err(error),
         }
     }
@@ -115,7 +116,9 @@ impl Talk {
             answer = partner.answer(&self.messages, &self.choice, &mut out) => Some(answer),
             () = self.signals.next() => None,
         };
-        show("\n")?;
+        if !matches!(answer, Some(Err(_))) {
+            show("\n")?;
+        }
         match answer {
             Some(Ok(answer)) => {
                 self.messages.push(ChatMessage::new(ChatRole::Assistant, answer));

@@ -17,7 +17,7 @@ pub(super) fn check(args: &CheckArgs) -> anyhow::Result<Done> {
     }
     let plan = checked?.plan;
     for note in &plan.notes {
-        eprintln!("{note}");
+        tell(&note.to_string());
     }
     let (actors, wires) = (plan.actors.len(), plan.wires.len());
     let hosts = plan.hosts.len();
@@ -80,7 +80,7 @@ pub(super) fn changes(args: &DiffArgs) -> anyhow::Result<Done> {
     let (before, after) = match (source::check(&args.before), source::check(&args.after)) {
         (Ok(before), Ok(after)) => (before.plan, after.plan),
         (Err(one), Err(other)) => {
-            eprintln!("{one}\n");
+            tell(&format!("{one}\n"));
             return Err(other.into());
         }
         (Err(one), Ok(_)) | (Ok(_), Err(one)) => return Err(one.into()),
@@ -99,6 +99,11 @@ pub(super) fn changes(args: &DiffArgs) -> anyhow::Result<Done> {
 pub(super) fn print_schema() -> anyhow::Result<Done> {
     say(&serde_json::to_string_pretty(&schema())?)?;
     Ok(Done::Well)
+}
+
+/// Tells a person something on standard error. Who has closed it, or filled its disk, does not want to know.
+pub(super) fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Prints a line; a reader that has gone away (`| head`) ends the program quietly, as an error of its own kind.

@@ -7,7 +7,7 @@ use millstream_actors::assemble::Resources;
 use millstream_topology::{Plan, Settings};
 
 use super::Done;
-use super::files::say;
+use super::files::{say, tell};
 use crate::args::OracleArgs;
 use crate::oracle::folder::{self, Vectors};
 use crate::oracle::{compare, table};
@@ -21,11 +21,11 @@ pub(super) async fn oracle(args: &OracleArgs) -> anyhow::Result<Done> {
             Ok(Done::Well) => {}
             Ok(other) => done = worse(done, other),
             Err(error) if error.is::<Refused>() => {
-                eprintln!("{error}");
+                tell(&error.to_string());
                 done = Done::Refused;
             }
             Err(error) => {
-                eprintln!("millstream: {}: {error:#}", folder.display());
+                tell(&format!("millstream: {}: {error:#}", folder.display()));
                 done = worse(done, Done::Differs);
             }
         }
@@ -56,7 +56,13 @@ async fn one(args: &OracleArgs, folder: &Path) -> anyhow::Result<Done> {
 /// The model beside the vectors, or the one named.
 fn model(args: &OracleArgs, folder: &Path) -> Result<PathBuf, Refused> {
     if folder.join("config.json").exists() {
-        return Ok(folder.to_path_buf());
+        return match &args.model {
+            None => Ok(folder.to_path_buf()),
+            Some(_) => Err(Refused::Unreadable(format!(
+                "{} has a model of its own: --model is for folders that hold vectors only",
+                folder.display()
+            ))),
+        };
     }
     args.model.clone().ok_or_else(|| {
         Refused::Unreadable(format!("{} holds vectors only: name the model with --model", folder.display()))

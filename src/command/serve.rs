@@ -5,7 +5,7 @@ use std::time::Duration;
 use millstream_runtime::Exit;
 
 use super::Done;
-use super::files::say;
+use super::files::{say, tell};
 use super::signals::Signals;
 use crate::args::ServeArgs;
 use crate::server::{ServeOptions, Server};
@@ -53,13 +53,13 @@ fn ended(exit: Exit) -> anyhow::Result<Done> {
 }
 
 async fn leave(server: Server, mut signals: Signals) {
-    eprintln!("draining: new requests are turned away, running ones may end; once more stops at once");
+    tell("draining: new requests are turned away, running ones may end; once more stops at once");
     tokio::select! {
         drained = server.drain(DRAIN_MAX) => {
             if !drained {
-                eprintln!("some requests did not end in {} s and were cut off", DRAIN_MAX.as_secs());
+                tell(&format!("some requests did not end in {} s and were cut off", DRAIN_MAX.as_secs()));
             }
         }
-        () = signals.next() => eprintln!("stopping at once"),
+        () = signals.next() => tell("stopping at once"),
     }
 }

@@ -1,7 +1,7 @@
 //! `simulate`: one line a seed; exit code 1 when something that must hold does not.
 
 use super::Done;
-use super::files::say;
+use super::files::{say, tell};
 use crate::args::{FaultMix, SimulateArgs};
 use crate::simulate::{SimulateOptions, simulate as run};
 use crate::source;
@@ -24,7 +24,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> anyhow::Result<Done> {
         wrong += u64::from(!report.wrong().is_empty());
     }
     if wrong > 0 {
-        eprintln!("{wrong} of {} seeds went wrong", seeds.end - seeds.start);
+        tell(&format!("{wrong} of {} seeds went wrong", seeds.end - seeds.start));
         return Ok(Done::Differs);
     }
     Ok(Done::Well)

@@ -156,7 +156,8 @@ struct MessageJson {
 pub fn read(folder: &Path) -> anyhow::Result<Vectors> {
     let file: FileJson = json(&folder.join("vectors.json"))?;
     let numbers = folder.join("vectors.safetensors");
-    let bytes = if numbers.exists() { Some(bounded(&numbers)?) } else { None };
+    // Folders with chats come without tensors; a folder with prompts that lacks them has lost most of its evidence.
+    let bytes = if file.prompts.is_empty() { None } else { Some(bounded(&numbers)?) };
     let numbers = bytes
         .as_deref()
         .map(SafeTensors::deserialize)
@@ -165,6 +166,10 @@ pub fn read(folder: &Path) -> anyhow::Result<Vectors> {
     let tolerance = Tolerance::of(&file.model, !file.chats.is_empty());
     let cases = file.prompts.into_iter().chain(file.chats).map(|case| case.with(numbers.as_ref()));
     let cases = cases.collect::<anyhow::Result<Vec<Case>>>().context("vectors.safetensors")?;
+    let bare = cases.iter().find(|case| case.top.is_empty() || case.greedy.is_empty());
+    if let Some(case) = bare {
+        anyhow::bail!("{}: vectors.json says nothing of the prompt {}", folder.display(), case.name);
+    }
     anyhow::ensure!(!cases.is_empty(), "{}: vectors.json holds no prompts", folder.display());
     let words = folder.join("tokenizer_vectors.json");
     let words =

@@ -6,6 +6,8 @@ use millstream_actors::request::{
     ChatMessage, Observe, Outcome, Prompt, Refusal, Reply, RequestId, Sampling, Submit,
 };
 
+use millstream_runtime::Exit;
+
 use crate::args::{ChatArgs, ChoiceArgs};
 use crate::clock;
 use crate::mill::Mill;
@@ -44,8 +46,14 @@ impl Local {
         let mut answer =
             asked.map_err(|closed| anyhow::anyhow!("the graph takes no requests now: {closed:?}"))?;
         let mut whole = String::new();
+        let mut exited = std::pin::pin!(self.mill.running().exited());
         loop {
-            match answer.next().await.map_err(|cut| anyhow::anyhow!("{cut}"))? {
+            let reply = tokio::select! {
+                biased;
+                reply = answer.next() => reply.map_err(|cut| anyhow::anyhow!("{cut}"))?,
+                exit = &mut exited => anyhow::bail!("{}", gone(&exit)),
+            };
+            match reply {
                 Reply::Text { text, .. } => {
                     out(&text)?;
                     whole.push_str(&text);
@@ -77,6 +85,14 @@ fn submit(messages: &[ChatMessage], choice: &ChoiceArgs) -> Submit {
         ignore_end: false,
         patience: None,
         observe: Observe::Nothing,
+    }
+}
+
+/// Why the graph has ended, for a person.
+fn gone(exit: &Exit) -> String {
+    match exit {
+        Exit::Stopped => "the graph has stopped".to_owned(),
+        Exit::Failed { unit, cause } => format!("{unit} died more often than its budget allows: {cause}"),
     }
 }
 
