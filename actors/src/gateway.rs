@@ -138,6 +138,7 @@ impl Gateway {
         match cause {
             Cause::Lost => self.lose(sequence, ctx),
             Cause::Refused(Refusal::Overload { .. }) if stream.attempt > 0 => self.lose(sequence, ctx),
+            Cause::Failed(why) => self.end(sequence.request, Outcome::Failed(why), ctx),
             Cause::Refused(refusal) => self.end(sequence.request, Outcome::Refused(refusal), ctx),
         }
     }

@@ -94,6 +94,12 @@ impl Group {
         }
     }
 
+    /// Ends a sequence that would break again on any other attempt.
+    fn fail(&mut self, sequence: SequenceId, why: &str) {
+        self.scheduler.abort(sequence);
+        self.leave(sequence, Departure::Failed(Cause::Failed(why.to_owned())));
+    }
+
     /// Aborts a sequence and tells the router how it left.
     pub fn drop_sequence(&mut self, sequence: SequenceId, how: Departure) {
         if self.scheduler.abort(sequence) {
@@ -131,7 +137,12 @@ impl Group {
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
-        let applied = self.scheduler.apply(&mut done);
+        let mut applied = self.scheduler.apply(&mut done);
+        for sequence in done.unsound {
+            applied.tokens.retain(|token| token.request.sequence() != sequence);
+            let why = "the model computes a logit that is not a number: are its weights damaged?";
+            self.fail(sequence, why);
+        }
         let news = applied.tokens.iter().map(NewToken::from).collect::<Vec<_>>();
         for new in news.iter().filter(|new| new.last) {
             self.leave(new.sequence, Departure::Finished);

@@ -79,6 +79,8 @@ pub enum Cause {
     Lost,
     /// No other attempt would do better.
     Refused(Refusal),
+    /// It broke for a reason of its own, in a sentence, and would again.
+    Failed(String),
 }
 
 // ---- tokenizer ----------------------------------------------------------------------------------------------------
@@ -283,6 +285,7 @@ pub struct Sample {
 }
 
 /// What a step brought: rank → group (reply).
+#[derive(Default)]
 pub struct StepDone {
     /// The step's number.
     pub number: u64,
@@ -292,6 +295,8 @@ pub struct StepDone {
     pub observed: Vec<Observed>,
     /// One entry an export, in order.
     pub exported: Vec<Exported>,
+    /// Sequences whose best logit is not a number: the weights are damaged, or overflow on this input.
+    pub unsound: Vec<SequenceId>,
 }
 
 /// Bytes for a decode group.

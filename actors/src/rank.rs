@@ -8,7 +8,7 @@ use millstream_kernels::{Backend, KvLayout, KvMemory, Model, Row, Scratch, Want}
 use millstream_runtime::{Actor, Ctx, ReplyOut};
 
 use crate::message::{Export, Exported, Import, Observed, Step, StepDone, StepRow};
-use crate::sample::sample;
+use crate::sample::{argmax, sample};
 
 /// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +54,13 @@ impl Rank {
         for Import { block, data } in &step.imports {
             self.kv.import(block.0, data).expect("groups that hand over share one layout");
         }
-        let (tokens, observed) = self.forward(&step.rows);
+        let chosen = self.forward(&step.rows);
         let exported = step.exports.into_iter().map(|export| self.export(export)).collect();
-        StepDone { number: step.number, tokens, observed, exported }
+        StepDone { number: step.number, exported, ..chosen }
     }
 
-    fn forward(&mut self, rows: &[StepRow]) -> (Vec<Option<u32>>, Vec<Observed>) {
+    /// What the rows bring; number and exports are the caller's.
+    fn forward(&mut self, rows: &[StepRow]) -> StepDone {
         let wants: Vec<Vec<u32>> = rows.iter().map(wanted).collect();
         let tables: Vec<Vec<u32>> =
             rows.iter().map(|row| row.blocks.iter().map(|block| block.0).collect()).collect();
@@ -83,24 +84,31 @@ impl Rank {
         self.choose(rows, &wants)
     }
 
-    fn choose(&self, rows: &[StepRow], wants: &[Vec<u32>]) -> (Vec<Option<u32>>, Vec<Observed>) {
+    fn choose(&self, rows: &[StepRow], wants: &[Vec<u32>]) -> StepDone {
         let mut logits = self.scratch.logits().chunks_exact(self.model.facts().vocab);
-        let (mut tokens, mut observed) = (Vec::with_capacity(rows.len()), Vec::new());
+        let mut done = StepDone::default();
         for (row, wants) in rows.iter().zip(wants) {
             let mut token = None;
             for &offset in wants {
                 let logits = logits.next().expect("the model gives what was wanted");
                 if row.observe.binary_search(&offset).is_ok() {
                     let position = row.start + offset;
-                    observed.push(Observed { sequence: row.sequence, position, logits: logits.to_vec() });
+                    done.observed.push(Observed {
+                        sequence: row.sequence,
+                        position,
+                        logits: logits.to_vec(),
+                    });
                 }
                 if offset as usize + 1 == row.tokens.len() {
                     token = row.sample.as_ref().map(|choice| sample(logits, choice));
+                    if !logits[argmax(logits) as usize].is_finite() {
+                        done.unsound.push(row.sequence);
+                    }
                 }
             }
-            tokens.push(token);
+            done.tokens.push(token);
         }
-        (tokens, observed)
+        done
     }
 
     fn export(&self, export: Export) -> Exported {

@@ -71,7 +71,7 @@ impl Memory {
             let history: Vec<u32> = (0..end).map(|p| self.cells[&self.cell(&row.blocks, p)]).collect();
             row.sample.as_ref().map(|_| chosen(&history))
         });
-        StepDone { number: step.number, tokens: tokens.collect(), observed: Vec::new(), exported: Vec::new() }
+        StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
     }
 }
 

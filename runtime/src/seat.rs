@@ -189,9 +189,9 @@ impl SeatCore {
 
     /// The turn is over.
     pub(crate) fn end(&self) {
-        self.busy.store(false, Ordering::Relaxed);
-        // Only the seat itself writes it.
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+        // Only the seat itself writes it. Who sees the seat idle after this sees the turn counted.
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.busy.store(false, Ordering::Release);
     }
 
     /// Somebody looks at the seat: if it has moved since the last look, it moved now.

@@ -206,6 +206,8 @@ fn an_idle_graph_sleeps_and_wakes() {
     for n in 0..30 {
         input.offer("word".to_owned()).unwrap();
         drive.collect(&outlet, 1);
+        // The word leaves in the middle of a turn, which still has to end.
+        drive.until("the turns to end", |drive| drive.seats().iter().all(|seat| seat.busy_since.is_none()));
         let before: u64 = drive.seats().iter().map(|seat| seat.turns).sum();
         drive.pass(Duration::from_millis(2 + n % 3));
         assert_eq!(before, drive.seats().iter().map(|seat| seat.turns).sum::<u64>());
