@@ -42,6 +42,8 @@ pub struct Report {
     restarts: u64,
     time: Time,
     digest: u64,
+    /// A unit died more often than its budget allows: live, the graph ends here and says so.
+    spent: Option<String>,
     wrong: Vec<String>,
 }
 
@@ -61,7 +63,8 @@ impl Report {
                 calm.and_then(|calm| compare(calm, heard)).map(|why| format!("request {}: {why}", request.0)),
             );
         }
-        Self { seed, outcomes, restarts: run.restarts, time: run.time, digest: run.digest, wrong }
+        let Run { restarts, time, digest, failed: spent, .. } = run;
+        Self { seed, outcomes, restarts, time, digest, spent, wrong }
     }
 
     /// What must not be, one sentence each.
@@ -93,6 +96,9 @@ impl fmt::Display for Report {
             self.restarts,
             self.digest,
         )?;
+        if let Some(spent) = &self.spent {
+            write!(f, "\n  a unit spent its restarts, as the budget of the plan says: {spent}")?;
+        }
         for wrong in &self.wrong {
             write!(f, "\n  {wrong}")?;
         }
@@ -106,7 +112,6 @@ fn faults_of(run: &Run, when: &str) -> Vec<String> {
     if !run.at_rest {
         wrong.push(format!("the graph did not come to rest{when}"));
     }
-    wrong.extend(run.failed.as_ref().map(|failed| format!("a unit spent its restarts{when}: {failed}")));
     for ledger in run.ledgers.iter().filter(|ledger| !ledger.is_zero()) {
         let Ledger { group, blocks, leases, sequences } = ledger;
         wrong.push(format!(
@@ -114,10 +119,10 @@ fn faults_of(run: &Run, when: &str) -> Vec<String> {
         ));
     }
     for (request, heard) in &run.heard {
-        if heard.outcome.is_none() {
+        if heard.outcome.is_none() && run.failed.is_none() {
             wrong.push(format!("request {} never ended{when}", request.0));
         }
-        if heard.patient && heard.outcome == Some(Outcome::Expired) {
+        if heard.patient && heard.outcome == Some(Outcome::Expired) && run.failed.is_none() {
             wrong.push(format!("request {} was forgotten until its deadline{when}", request.0));
         }
         if heard.again > 0 {
