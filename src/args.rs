@@ -42,7 +42,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The topology file
-    #[arg(required_unless_present = "model")]
+    #[arg(required_unless_present = "model", value_name = "FILE | --model MODEL")]
     pub file: Option<PathBuf>,
     /// A model folder or .gguf file: alone, or in place of the file's
     #[arg(long)]
@@ -102,8 +102,8 @@ pub struct DiffArgs {
 /// Flags of `chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    /// A model folder or .gguf file
-    #[arg(long, conflicts_with_all = ["topology", "server"])]
+    /// A model folder or .gguf file: alone, or in place of the topology's
+    #[arg(long, conflicts_with = "server")]
     pub model: Option<String>,
     /// A topology file
     #[arg(long, conflicts_with = "server")]
@@ -125,7 +125,7 @@ pub struct ChatArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ChoiceArgs {
     /// 0 takes the best token each time
-    #[arg(long, default_value_t = 0.2, value_parser = number::<0, 2>)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 2>)]
     pub temperature: f32,
     /// Keep the best tokens up to this probability
     #[arg(long, default_value_t = 0.9, value_parser = number::<0, 1>)]
@@ -137,8 +137,8 @@ pub struct ChoiceArgs {
     #[arg(long)]
     pub seed: Option<u64>,
     /// Longest answer in tokens
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_tokens: Option<u32>,
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
     /// End the answer before this text (may be given several times)
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,

@@ -1,4 +1,4 @@
-//! The shell of Millstream: the only place that is async, that parses arguments, that speaks HTTP. Everything it does
+//! The shell of Millstream: the only place that parses arguments and speaks HTTP, and, beside the live driver, the only one that is async. Everything it does
 //! with a model goes through the graph.
 //!
 //! A guided tour, from a file to an answer:

@@ -25,7 +25,8 @@ impl Local {
     /// Starts the topology file, or the laptop topology of the model.
     pub(super) async fn start(args: &ChatArgs) -> anyhow::Result<Self> {
         let source = match (&args.topology, &args.model) {
-            (Some(file), _) => source::check(file)?.built()?,
+            (Some(file), None) => source::check(file)?.built()?,
+            (Some(file), Some(model)) => source::check(file)?.built()?.with_model(model),
             (None, Some(model)) => source::laptop(model)?,
             (None, None) => {
                 let why = "name a --model (a folder or a .gguf file), a --topology or a --server";
@@ -80,7 +81,7 @@ fn submit(messages: &[ChatMessage], choice: &ChoiceArgs) -> Submit {
             top_k: choice.top_k,
             seed: choice.seed.unwrap_or_else(clock::fresh_seed),
         },
-        tokens_max: choice.max_tokens,
+        tokens_max: Some(choice.max_tokens),
         stops: choice.stop.clone(),
         ignore_end: false,
         patience: None,
