@@ -47,11 +47,13 @@ pub(crate) struct Bell {
     word: AtomicU64,
     /// Set by the driver at each life of the seat.
     sleeper: Mutex<Option<Sleeper>>,
+    /// The seat is a future, which mostly sleeps on the very core of who rings: looking first costs nothing there.
+    shared: bool,
 }
 
 impl Bell {
-    pub(crate) fn new() -> Bell {
-        Bell { word: AtomicU64::new(0), sleeper: Mutex::new(None) }
+    pub(crate) fn new(shared: bool) -> Bell {
+        Bell { word: AtomicU64::new(0), sleeper: Mutex::new(None), shared }
     }
 
     fn sleeper(&self) -> MutexGuard<'_, Option<Sleeper>> {
@@ -80,6 +82,13 @@ impl Bell {
     pub(crate) fn raise(&self, bit: u64) {
         // The message was published before this; the seat lowers the bit before it looks a last time. So either this
         // leaves the bit up, or the seat's last look sees the message.
+        let seen = if self.shared { self.word.load(Ordering::Relaxed) } else { 0 };
+        if seen & ASLEEP != 0 {
+            let up = (seen | bit) & !ASLEEP;
+            if self.word.compare_exchange(seen, up, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                return self.wake();
+            }
+        }
         let before = self.word.fetch_or(bit, Ordering::SeqCst);
         if before & ASLEEP != 0 && self.word.fetch_and(!ASLEEP, Ordering::SeqCst) & ASLEEP != 0 {
             self.wake();
@@ -153,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_raised_bit_keeps_the_seat_up() {
-        let bell = Bell::new();
+        let bell = Bell::new(true);
         bell.raise(1);
         assert!(!bell.sleep(LANES | ATTENTION));
         bell.lower(1);
@@ -162,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_a_sleeper_is_rung_and_only_once() {
-        let bell = Bell::new();
+        let bell = Bell::new(true);
         let rung = Arc::new(Rung(AtomicUsize::new(0)));
         bell.set_sleeper(Some(Sleeper::Future(Waker::from(Arc::clone(&rung)))));
         bell.raise(1);
@@ -177,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_seat_that_waits_for_room_sleeps_through_messages() {
-        let bell = Bell::new();
+        let bell = Bell::new(true);
         bell.raise(1);
         assert!(bell.sleep(ROOM | ATTENTION));
         bell.raise(ROOM);

@@ -174,7 +174,7 @@ impl GraphBuilder {
     }
 
     fn draft<M: Send + 'static>(&mut self, name: &str, unit: &str, ground: Ground) -> Seat<M> {
-        let core = Arc::new(SeatCore::new(name, unit, self.drafts.len()));
+        let core = Arc::new(SeatCore::new(name, unit, self.drafts.len(), matches!(ground, Ground::Shared)));
         self.drafts.push(Draft { core: Arc::clone(&core), ground, maker: None, inputs: [0, 0] });
         Seat { core, sources: Arc::default() }
     }

@@ -97,12 +97,12 @@ impl fmt::Debug for SeatCore {
 }
 
 impl SeatCore {
-    pub(crate) fn new(name: &str, unit: &str, index: usize) -> SeatCore {
+    pub(crate) fn new(name: &str, unit: &str, index: usize, shared: bool) -> SeatCore {
         SeatCore {
             name: Arc::from(name),
             unit: unit.to_owned(),
             index,
-            bell: Bell::new(),
+            bell: Bell::new(shared),
             held: AtomicUsize::new(0),
             orders: AtomicU8::new(0),
             notices: Mutex::default(),
