@@ -149,21 +149,25 @@ fn stands_alone(text: &str, start: usize, end: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(texts: &[&str]) -> AddedSet {
+impl AddedSet {
+    /// Plain added tokens with the numbers of their places, for tests.
+    pub fn of(texts: &[&str]) -> Self {
         let token = |(id, text): (usize, &&str)| AddedToken {
             id: id as u32,
             text: (*text).into(),
             ..Default::default()
         };
-        AddedSet::new(texts.iter().enumerate().map(token).collect())
+        Self::new(texts.iter().enumerate().map(token).collect())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn the_longest_of_the_leftmost_wins() {
-        let set = set(&["<a>", "<a><b>", "é", ""]);
+        let set = AddedSet::of(&["<a>", "<a><b>", "é", ""]);
         assert_eq!(set.find("x<a><b>", 0, None), Some(Found { range: 1..7, id: 1 }));
         assert_eq!(set.find("x<a><c>", 0, None), Some(Found { range: 1..4, id: 0 }));
         assert_eq!(set.find("<a><b>", 1, None), None);
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_guard_forbids_the_place_behind_it() {
-        let set = set(&["<a>"]);
+        let set = AddedSet::of(&["<a>"]);
         assert_eq!(set.find("!<a><a>", 0, Some('!')), Some(Found { range: 4..7, id: 0 }));
         assert_eq!(set.find("!<a>", 0, Some('!')), None);
     }

@@ -121,21 +121,12 @@ impl Fence {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChatRole, added::AddedToken};
+    use super::super::ChatRole;
     use super::*;
-
-    fn reserved(texts: &[&str]) -> AddedSet {
-        let token = |(id, text): (usize, &&str)| AddedToken {
-            id: id as u32,
-            text: (*text).into(),
-            ..Default::default()
-        };
-        AddedSet::new(texts.iter().enumerate().map(token).collect())
-    }
 
     #[test]
     fn only_the_template_makes_tokens() {
-        let set = reserved(&["<s>", "|"]);
+        let set = AddedSet::of(&["<s>", "|"]);
         let fence = Fence::new(&set, "");
         let guard = fence.guard(&[]).unwrap();
         let user = fence.fence(guard, "s> <s>|<");
@@ -149,17 +140,17 @@ mod tests {
 
     #[test]
     fn white_space_stays_outside_unless_a_token_has_some() {
-        let fence = Fence::new(&reserved(&["<s>"]), "");
+        let fence = Fence::new(&AddedSet::of(&["<s>"]), "");
         assert_eq!(fence.fence('!', " \na<b "), " \n!a!<b ");
         assert_eq!(fence.fence('!', ""), "");
         assert_eq!(fence.fence('!', "  "), "  ");
-        let fence = Fence::new(&reserved(&["< s>"]), "");
+        let fence = Fence::new(&AddedSet::of(&["< s>"]), "");
         assert_eq!(fence.fence('!', " s>"), "! s>");
     }
 
     #[test]
     fn the_guard_is_a_character_nobody_used() {
-        let fence = Fence::new(&reserved(&["<\u{E000}>"]), "\u{E001}");
+        let fence = Fence::new(&AddedSet::of(&["<\u{E000}>"]), "\u{E001}");
         let said = |content: String| [ChatMessage::new(ChatRole::User, content)];
         assert_eq!(fence.guard(&said("\u{E002}\u{E004}".into())).unwrap(), '\u{E003}');
         let all: String = ('\u{E000}'..='\u{10FFFD}').collect();
