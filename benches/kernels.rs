@@ -1,6 +1,7 @@
 //! How fast the operations are, beside what the machine can do: `cargo bench --bench kernels [-- THREADS]`.
 //!
-//! Two limits are measured first, with the same threads: reading memory, and multiplying and adding in registers. Each
+//! Limits are measured first, with the same threads: reading memory, and multiplying and adding in registers, floats and
+//! 8-bit integers. Each
 //! line then gives our speed and its share of the limit that applies: reading for one row of activations, where weights
 //! (or keys and values) are read once and hardly used; arithmetic for many rows. Weights are taken in turn from a set
 //! larger than the caches. On a machine that others use too, compare the shares, not the speeds.
@@ -26,6 +27,8 @@ struct Limits {
     read: f64,
     /// Floating-point operations per second.
     arithmetic: f64,
+    /// Operations on 8-bit integers per second.
+    integer: f64,
 }
 
 fn main() {
@@ -33,15 +36,21 @@ fn main() {
     let mut backend = CpuBackend::new(threads, &[]);
     let limits = limits(&mut backend);
     println!("{}, {threads} threads", backend.name());
-    println!("limits: read {:.1} GB/s, f32 {:.1} GFLOP/s\n", limits.read / 1e9, limits.arithmetic / 1e9);
+    let Limits { read, arithmetic, integer } = limits;
+    let [read, arithmetic, integer] = [read, arithmetic, integer].map(|limit| limit / 1e9);
+    println!("limits: read {read:.1} GB/s, f32 {arithmetic:.1} GFLOP/s, int8 {integer:.1} GOP/s\n");
     for (rows, cols) in [(1536, 576), (576, 1536), (2048, 2048)] {
         for dtype in [DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32] {
             if cols % dtype.block_len() == 0 {
-                matmul(&mut backend, &limits, (dtype, rows, cols), &[1, 2, 4, 16, 256]);
+                for packed in [false, true] {
+                    if dtype.is_quantised() || !packed {
+                        matmul(&mut backend, &limits, (dtype, rows, cols, packed), &[1, 2, 4, 16, 256]);
+                    }
+                }
             }
         }
     }
-    matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640), &[1, 4]);
+    matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640, true), &[1, 4]);
     attention(&mut backend, &limits);
     pointwise(&mut backend, &limits);
 }
@@ -57,29 +66,40 @@ fn limits(backend: &mut CpuBackend) -> Limits {
         / seconds(&mut || {
             black_box(backend.probe_multiply_adds());
         });
-    Limits { read, arithmetic }
+    let operations = backend.probe_integers() as f64;
+    let integer = operations
+        / seconds(&mut || {
+            black_box(backend.probe_integers());
+        });
+    Limits { read, arithmetic, integer }
 }
 
 /// Products of one weight shape, for several numbers of rows.
 fn matmul(
     backend: &mut CpuBackend,
     limits: &Limits,
-    (dtype, outputs, cols): (DType, usize, usize),
+    (dtype, outputs, cols, packed): (DType, usize, usize, bool),
     rows: &[usize],
 ) {
     let mut sample = Sample::new(3);
     let first = sample.matrix(dtype, outputs, cols);
-    let count = (LARGE / first.bytes().len()).max(1);
-    let copy = |_| Matrix::from_bytes(dtype, outputs, cols, first.bytes().to_vec()).expect("a copy");
+    let count = (LARGE / first.size()).max(1);
+    let copy = |_| {
+        let copy = Matrix::from_bytes(dtype, outputs, cols, first.bytes().to_vec()).expect("a copy");
+        if packed { copy.pack() } else { copy }
+    };
     let weights: Vec<Matrix> = (0..count).map(copy).collect();
     for &rows in rows {
         let x = sample.values(rows * cols);
         let mut out = vec![0.0; rows * outputs];
         let mut turn = weights.iter().cycle();
         let time = seconds(&mut || backend.matmul(&x, rows, turn.next().expect("endless"), &mut out));
-        let case = format!("matmul {dtype:?} {outputs} x {cols}, rows {rows}");
+        let kind = if packed { "int8" } else { "f32" };
+        let case = format!("matmul {dtype:?} {outputs} x {cols}, {kind}, rows {rows}");
         let operations = 2.0 * (rows * outputs * cols) as f64;
-        report(&case, limits, time, (first.bytes().len() as f64, operations));
+        let limits =
+            Limits { arithmetic: if packed { limits.integer } else { limits.arithmetic }, ..*limits };
+        report(&case, &limits, time, (first.size() as f64, operations));
     }
 }
 
@@ -137,7 +157,7 @@ fn report(case: &str, limits: &Limits, time: f64, (bytes, operations): (f64, f64
     let (speed, unit, share) = if read > arithmetic {
         (bytes / time / 1e9, "GB/s read", read)
     } else {
-        (operations / time / 1e9, "GFLOP/s", arithmetic)
+        (operations / time / 1e9, "Gop/s", arithmetic)
     };
     println!("{case:48} {:10.1} us {speed:8.1} {unit:9} {:5.0} %", time * 1e6, share * 100.0);
 }

@@ -117,7 +117,7 @@ impl Source {
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        Ok(Resources::load(found).map_err(unusable)?)
+        Ok(Resources::load_with(found, self.plan.activations).map_err(unusable)?)
     }
 }
 

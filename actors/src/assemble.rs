@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millstream_kernels::{KvMemory, Model};
 use millstream_runtime::{Graph, Inlet, Outlet};
-use millstream_topology::{ActorPlan, GroupSettings, Plan, Role, Settings};
+use millstream_topology::{Activations, ActorPlan, GroupSettings, Plan, Role, Settings};
 
 use crate::error::Error;
 use crate::gauges::GroupGauges;
@@ -29,13 +29,25 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Reads a model folder or a `.gguf` file.
+    /// Reads a model folder or a `.gguf` file; products are exact.
     ///
     /// # Errors
     /// The files cannot be read or are not understood.
     pub fn load(path: &Path) -> Result<Self, Error> {
+        Self::load_with(path, Activations::F32)
+    }
+
+    /// The same, with a choice of what quantised weights are multiplied with.
+    ///
+    /// # Errors
+    /// As for [`Resources::load`].
+    pub fn load_with(path: &Path, activations: Activations) -> Result<Self, Error> {
         let place = || PathBuf::from(path);
-        let loaded = millstream_kernels::load(path)
+        let activations = match activations {
+            Activations::Int8 => millstream_kernels::Activations::Int8,
+            Activations::F32 => millstream_kernels::Activations::F32,
+        };
+        let loaded = millstream_kernels::load_with(path, activations)
             .map_err(|source| Error::Model { path: place(), source: Box::new(source) })?;
         let text = |source| Error::Text { path: place(), source };
         let tokenizer = Tokenizer::load(&loaded.text).map_err(text)?;

@@ -17,6 +17,7 @@ mod lanes;
 mod matmul;
 mod norm;
 mod output;
+mod packed;
 mod probe;
 mod rope;
 mod threads;
@@ -41,6 +42,32 @@ enum Level {
     /// AVX2, FMA and F16C; made only where the machine has them.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// The same, and AVX-512 with its integer dot products; made only where the machine has them.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Level {
+    /// The best that this machine has.
+    fn best() -> Level {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            return Level::Avx512;
+        } else if has_avx2() {
+            return Level::Avx2;
+        }
+        Level::Plain
+    }
+}
+
+/// True where the machine has what [`Level::Avx512`] needs.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 /// True where the machine has what [`Level::Avx2`] needs.
@@ -63,11 +90,18 @@ impl CpuBackend {
     /// A backend of `threads` threads, the calling one among them; it is the one thread that should call operations.
     /// Extra thread `i` (from 1) is bound to core `pin[i]` where `pin` is long enough; the caller binds itself.
     pub fn new(threads: usize, pin: &[usize]) -> CpuBackend {
+        CpuBackend { pool: Pool::new(threads, pin), level: Level::best(), input: Buffer::new() }
+    }
+
+    /// The same with AVX2 at most; none where the machine lacks that. For tests and comparisons.
+    pub fn avx2(threads: usize) -> Option<CpuBackend> {
         #[cfg(target_arch = "x86_64")]
-        let level = if has_avx2() { Level::Avx2 } else { Level::Plain };
-        #[cfg(not(target_arch = "x86_64"))]
-        let level = Level::Plain;
-        CpuBackend { pool: Pool::new(threads, pin), level, input: Buffer::new() }
+        if has_avx2() {
+            let pool = Pool::new(threads, &[]);
+            return Some(CpuBackend { pool, level: Level::Avx2, input: Buffer::new() });
+        }
+        let _ = threads;
+        None
     }
 
     /// The same without vector instructions, as on machines that lack them.
@@ -87,6 +121,8 @@ impl Backend for CpuBackend {
             Level::Plain => "cpu, plain",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "cpu, AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "cpu, AVX-512",
         }
     }
 

@@ -7,12 +7,15 @@ mod error;
 mod files;
 mod matrix;
 mod model;
+mod packed;
 mod weights;
 
 pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
-pub use model::{Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load};
+pub use model::{
+    Activations, Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load, load_with,
+};
 pub use weights::Mapped;
 
 mod backend;

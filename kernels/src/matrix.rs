@@ -1,11 +1,14 @@
-//! A weight matrix as it lies in its file: kernels read the stored bytes in place, so loading a model copies nothing and
-//! several ranks of one process share the same mapped file.
+//! A weight matrix, as it lies in its file or packed. In the first form kernels read the stored bytes in place and multiply
+//! in f32; in the second the same numbers lie in the order of integer products, and activations are quantised. Ranks of
+//! one process share either.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::dtype::{DType, dequantize};
 use crate::error::Error;
+use crate::packed::Packed;
+use crate::packed::arena::Arena;
 use crate::weights::Mapped;
 
 #[cfg(target_endian = "big")]
@@ -33,6 +36,8 @@ enum Store {
     Owned(Arc<[u32]>),
     /// A range of a mapped file.
     Mapped { file: Arc<Mapped>, start: usize },
+    /// Repacked, in memory of its own.
+    Packed(Arc<Packed>),
 }
 
 impl Matrix {
@@ -77,12 +82,61 @@ impl Matrix {
         Ok(Matrix { dtype, rows, cols, stride, store })
     }
 
-    /// All stored bytes, row after row. Aligned to the value size for F32, F16 and BF16; not aligned for block formats.
+    /// The matrix packed, for products with activations of 8 bits; itself if its format cannot be packed.
+    pub fn pack(&self) -> Matrix {
+        let size = Packed::size(self.dtype, self.rows, self.cols).unwrap_or(0);
+        self.pack_into(&mut Arena::new(size), 1)
+    }
+
+    /// The same, with memory from an arena and with so many threads. Pages of the file that only this matrix needed are
+    /// given back.
+    pub(crate) fn pack_into(&self, arena: &mut Arena, threads: usize) -> Matrix {
+        if self.packed().is_some() {
+            return self.clone();
+        }
+        let Some(packed) = Packed::new(self, arena, threads) else { return self.clone() };
+        if let Store::Mapped { file, start } = &self.store {
+            file.forget(*start..start + self.stride * self.rows);
+        }
+        Matrix { store: Store::Packed(Arc::new(packed)), ..*self }
+    }
+
+    /// The packed form, if it has that.
+    pub(crate) fn packed(&self) -> Option<&Packed> {
+        match &self.store {
+            Store::Packed(packed) => Some(packed),
+            Store::Owned(_) | Store::Mapped { .. } => None,
+        }
+    }
+
+    /// Whether it is packed: products then quantise their activations.
+    pub fn is_packed(&self) -> bool {
+        self.packed().is_some()
+    }
+
+    /// Bytes it takes as stored.
+    pub fn size(&self) -> usize {
+        self.stride * self.rows
+    }
+
+    /// Writes the values of row `r`, widened, to `out [cols]`. Panics if there is no such row.
+    pub fn widen(&self, r: usize, out: &mut [f32]) {
+        match self.packed() {
+            Some(packed) => {
+                assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
+                packed.widen(r, out);
+            }
+            None => dequantize(self.dtype, self.row(r), out),
+        }
+    }
+
+    /// All stored bytes, row after row; a packed matrix has none, and panics. Aligned to the value size for F32, F16 and BF16; not aligned for block formats.
     pub fn bytes(&self) -> &[u8] {
         let size = self.stride * self.rows;
         match &self.store {
             Store::Owned(words) => &bytemuck::cast_slice(words)[..size],
             Store::Mapped { file, start } => &file.bytes()[*start..][..size],
+            Store::Packed(_) => panic!("{self:?} is packed"),
         }
     }
 
@@ -100,14 +154,16 @@ impl Matrix {
     /// All values, widened.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.rows * self.cols];
-        dequantize(self.dtype, self.bytes(), &mut values);
+        let rows = values.chunks_exact_mut(self.cols.max(1)).enumerate();
+        rows.for_each(|(r, row)| self.widen(r, row));
         values
     }
 }
 
 impl fmt::Debug for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Matrix({:?} {} x {})", self.dtype, self.rows, self.cols)
+        let packed = if self.is_packed() { "packed " } else { "" };
+        write!(f, "Matrix({packed}{:?} {} x {})", self.dtype, self.rows, self.cols)
     }
 }
 

@@ -10,7 +10,7 @@ mod scratch;
 mod source;
 mod text;
 
-pub use load::{Loaded, load};
+pub use load::{Activations, Loaded, load, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
 

@@ -2,10 +2,10 @@
 //! is right, and the fast backends are compared with it; on machines they do not know, they call its functions.
 
 use crate::backend::Backend;
-use crate::dtype::dequantize;
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::packed::plain;
 
 /// Plain loops on the calling thread.
 #[derive(Debug, Default)]
@@ -81,14 +81,17 @@ impl Backend for ReferenceBackend {
 /// Rows of a table.
 pub(crate) fn embed(table: &Matrix, tokens: &[u32], out: &mut [f32]) {
     for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(table.cols.max(1))) {
-        dequantize(table.dtype, table.row(token as usize), out);
+        table.widen(token as usize, out);
     }
 }
 
 /// Products of every row of `x` with row `r` of `weight`, given to `put` with the number of the row.
 pub(crate) fn dot_row(x: &[f32], weight: &Matrix, r: usize, mut put: impl FnMut(usize, f32)) {
+    if let Some(packed) = weight.packed() {
+        return plain::dot_row(x, weight.cols, (packed, r), put);
+    }
     let mut w = vec![0.0; weight.cols];
-    dequantize(weight.dtype, weight.row(r), &mut w);
+    weight.widen(r, &mut w);
     for (row, x) in x.chunks_exact(weight.cols.max(1)).enumerate() {
         put(row, dot(x, &w));
     }

@@ -17,6 +17,8 @@ pub use map::Mapped;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::matrix::Matrix;
+use crate::packed::Packed;
+use crate::packed::arena::Arena;
 
 /// Tensors of a model by name, whatever files they are in. A family takes those it knows; what is left at the end is a
 /// feature it does not have.
@@ -29,6 +31,8 @@ pub(crate) struct Weights {
     parameters: u64,
     /// Bytes of the tensors taken.
     bytes: u64,
+    /// Where matrices are packed to; none: they stay as they are stored.
+    packing: Option<(Arena, usize)>,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -46,7 +50,20 @@ pub(crate) struct Stored {
 impl Weights {
     /// All tensors of a model, which lies at `path`.
     pub fn new(path: &Path, tensors: BTreeMap<String, Stored>) -> Weights {
-        Weights { path: path.to_owned(), tensors, parameters: 0, bytes: 0 }
+        Weights { path: path.to_owned(), tensors, parameters: 0, bytes: 0, packing: None }
+    }
+
+    /// From here on matrices whose format allows it are packed, with so many threads.
+    pub fn pack(&mut self, threads: usize) {
+        let size = |stored: &Stored| {
+            let (&cols, rows) = stored.shape.split_last()?;
+            let (dtype, rows) =
+                (*stored.dtype.as_ref().ok()?, rows.iter().try_fold(1, |a: usize, b| a.checked_mul(*b))?);
+            let bytes = dtype.row_bytes(cols)?.checked_mul(rows)?;
+            if bytes > stored.file.bytes().len() { None } else { Packed::size(dtype, rows, cols) }
+        };
+        let sizes = self.tensors.values().filter_map(size).fold(0, usize::saturating_add);
+        self.packing = Some((Arena::new(sizes), threads));
     }
 
     /// True while a tensor of that name is there and not taken.
@@ -118,8 +135,11 @@ impl Weights {
         let matrix = Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
             .map_err(|error| refused(format!("inside of its file: {error}")))?;
         self.parameters += (rows * cols) as u64;
-        self.bytes += matrix.bytes().len() as u64;
-        Ok(matrix)
+        self.bytes += matrix.size() as u64;
+        Ok(match &mut self.packing {
+            Some((arena, threads)) => matrix.pack_into(arena, *threads),
+            None => matrix,
+        })
     }
 }
 

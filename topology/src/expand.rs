@@ -19,7 +19,9 @@ use crate::units;
 /// assert_eq!(again.id, plan.id);
 /// ```
 pub fn expand(plan: &Plan) -> String {
-    let mut out = format!("name = {}\nmodel = {}\n\n[hosts]\n", quoted(&plan.name), quoted(&plan.model));
+    let (name, model) = (quoted(&plan.name), quoted(&plan.model));
+    let activations = plan.activations;
+    let mut out = format!("name = {name}\nmodel = {model}\nactivations = \"{activations}\"\n\n[hosts]\n");
     for host in &plan.hosts {
         line(&mut out, format_args!("{} = {}", host.name, host_table(host)));
     }

@@ -112,6 +112,12 @@ pub(crate) static ROOT: &[Key] = &[
         "`builtin`, a folder with config.json and safetensors, or a .gguf file.",
     ),
     key(
+        "activations",
+        Kind::Choice(crate::plan::Activations::WORDS),
+        Preset::Text("int8"),
+        "What quantised weights are multiplied with: `int8` is fast, `f32` is exact.",
+    ),
+    key(
         "hosts",
         Kind::Named(HOST),
         Preset::None,

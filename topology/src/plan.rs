@@ -20,6 +20,8 @@ pub struct Plan {
     pub name: String,
     /// `builtin`, a folder, or a `.gguf` file.
     pub model: String,
+    /// What quantised weights are multiplied with.
+    pub activations: Activations,
     /// Every host, patterns written out, in natural order (`p2` before `p10`).
     pub hosts: Vec<Host>,
     /// Every actor, implied ones too: by role in the order of a request's road, then by name.
@@ -373,6 +375,17 @@ macro_rules! words {
     };
 }
 
+/// What quantised weights are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activations {
+    /// Activations rounded to 8 bits, a scale for each 32.
+    Int8,
+    /// Activations as they are.
+    F32,
+}
+
+words!(Activations: Int8 "int8", F32 "f32");
 words!(Policy: Hold "hold", Offer "offer", Latest "latest", Reply "reply");
 words!(Link: Local "local", Shm "shm", Tcp "tcp", Nixl "nixl");
 

@@ -12,8 +12,8 @@ use crate::keys;
 use crate::lanes;
 use crate::place::{self, Hosts};
 use crate::plan::{
-    ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, Limits, Note, Plan, Role,
-    RouterSettings, Scalar, Settings, Tier, TokenizerSettings, quoted,
+    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, Limits,
+    Note, Plan, Role, RouterSettings, Scalar, Settings, Tier, TokenizerSettings, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -116,6 +116,7 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
         id: PlanId(0),
         name: spec.root.text("name").unwrap_or_default(),
         model: spec.root.text("model").unwrap_or_default(),
+        activations: activations(&spec.root),
         actors: draft.actors.iter().map(|actor| actor_plan(actor, &draft)).collect(),
         wires,
         limits: limits(&spec.root),
@@ -125,6 +126,11 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
     };
     plan.id = crate::diff::id(&plan);
     plan
+}
+
+/// What quantised weights are multiplied with; a word that is none was found before.
+fn activations(root: &Section) -> Activations {
+    root.text("activations").and_then(|word| Activations::from_word(&word)).unwrap_or(Activations::Int8)
 }
 
 /// Adds the roles that every file needs and few files mention.

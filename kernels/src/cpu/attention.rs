@@ -40,7 +40,7 @@ pub(crate) fn run(
     match level {
         Level::Plain => plain(pool, args, (q, kv), out),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             let items = items(args, kv.layout().kv_heads);
             let out = Output::new(out);
             // SAFETY: the level says that the machine has the features; no two items have a head of a token in common.

@@ -9,7 +9,7 @@ pub(crate) fn gated(level: Level, gate: &mut [f32], up: &[f32], activation: Acti
     match level {
         Level::Plain => reference::gated(gate, up, activation),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the level says that the machine has the features.
             #[expect(unsafe_code, reason = "calls code for AVX2")]
             unsafe {

@@ -8,6 +8,8 @@ use super::Level;
 use super::buffer::Buffer;
 #[cfg(target_arch = "x86_64")]
 use super::dots::GROUP;
+use super::output::Output;
+use super::packed::{Tiles, columns};
 use super::threads::Pool;
 use crate::matrix::Matrix;
 use crate::reference;
@@ -17,7 +19,7 @@ const SMALL: usize = 1 << 16;
 /// Chunks per thread, so that a thread that loses its core for a while does not hold up the others.
 const SHARES: usize = 8;
 /// Weight rows of a chunk are a multiple of this (or the last of a matrix): what the kernels take at once.
-const STEP: usize = 24;
+const STEP: usize = 48;
 
 /// Products of the same activations with several weights.
 pub(crate) struct Matmul<'p> {
@@ -32,12 +34,40 @@ pub(crate) struct Matmul<'p> {
 impl Matmul<'_> {
     /// Runs all products as one operation of the pool.
     pub(crate) fn run(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        if parts.iter().any(|(weight, _)| weight.is_packed()) {
+            return self.packed(x, rows, parts);
+        }
         let chunks = self.cut(rows, parts);
         match self.level {
             Level::Plain => self.plain(x, &chunks, parts),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => self.avx2(x, rows, &chunks, parts),
+            Level::Avx2 | Level::Avx512 => self.avx2(x, rows, &chunks, parts),
         }
+    }
+
+    /// Products with weights some of which are packed: those first, then the others.
+    fn packed(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        let is_packed = |(weight, _): &(&Matrix, &mut [f32])| weight.is_packed();
+        if !parts.iter().all(is_packed) {
+            for (weight, out) in parts {
+                self.run(x, rows, &mut [(weight, out)]);
+            }
+            return;
+        }
+        let chunks = self.cut(rows, parts);
+        let level = self.level;
+        let tiles = Tiles::new((self.pool, level), (x, rows), self.input);
+        let parts: Vec<_> = parts.iter_mut().map(|(weight, out)| (*weight, Output::new(out))).collect();
+        self.pool.run(chunks.len(), &|chunk| {
+            let (part, range) = &chunks[chunk];
+            let (weight, out) = &parts[*part];
+            let Some(panels) = weight.packed() else { return };
+            // SAFETY: no other chunk has these columns.
+            #[expect(unsafe_code, reason = "threads write columns of one output")]
+            unsafe {
+                columns(level, tiles, (panels, weight.rows), range.clone(), out);
+            }
+        });
     }
 
     /// Chunks of all parts: which part, which rows of its weight.
@@ -82,7 +112,6 @@ impl Matmul<'_> {
         parts: &mut [(&Matrix, &mut [f32])],
     ) {
         use super::dots::{Input, columns, is_turned};
-        use super::output::Output;
         let Some(cols) = parts.first().map(|(weight, _)| weight.cols) else { return };
         let stride = cols.next_multiple_of(GROUP);
         let turned = |(weight, _): &(&Matrix, &mut [f32])| is_turned(weight.dtype);

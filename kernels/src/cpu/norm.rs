@@ -8,7 +8,7 @@ pub(crate) fn rows(level: Level, x: &mut [f32], weight: &[f32], eps: f32) {
     match level {
         Level::Plain => reference::norm_rows(x, weight, eps),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Level::Avx2 | Level::Avx512 => {
             // SAFETY: the level says that the machine has the features.
             #[expect(unsafe_code, reason = "calls code for AVX2")]
             unsafe {

@@ -1,5 +1,5 @@
 //! What the machine can do at most: a measurement is worth something only beside the limit it runs into. A bench times
-//! these two, with the same threads that compute.
+//! these, with the same threads that compute.
 
 use super::{CpuBackend, Level};
 
@@ -16,11 +16,41 @@ impl CpuBackend {
                 std::hint::black_box((0..CHUNK).fold(0.5_f32, |sum, _| sum * 0.5 + 0.25));
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
+            Level::Avx2 | Level::Avx512 => {
                 // SAFETY: the level says that the machine has the features.
                 #[expect(unsafe_code, reason = "calls code for AVX2")]
                 unsafe {
                     avx2::multiply_adds(CHUNK);
+                }
+            }
+        });
+        2 * chunks * CHUNK
+    }
+
+    /// Does nothing but multiply bytes and add the products up, on all threads, with what [`Matrix::pack`] is for; returns
+    /// how many operations that were (a multiply-add counts two).
+    ///
+    /// [`Matrix::pack`]: crate::Matrix::pack
+    pub fn probe_integers(&mut self) -> usize {
+        let (level, chunks) = (self.level, 8 * self.pool.threads());
+        self.pool.run(chunks, &|_| match level {
+            Level::Plain => {
+                std::hint::black_box((0..CHUNK).fold(1_i32, |sum, i| sum.wrapping_mul(3) ^ i as i32));
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                // SAFETY: the level says that the machine has the features.
+                #[expect(unsafe_code, reason = "calls code for AVX2")]
+                unsafe {
+                    avx2::integers(CHUNK);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                // SAFETY: the level says that the machine has the features.
+                #[expect(unsafe_code, reason = "calls code for AVX-512")]
+                unsafe {
+                    avx512::integers(CHUNK);
                 }
             }
         });
@@ -53,6 +83,43 @@ mod avx2 {
         for _ in 0..count / (8 * CHAINS) {
             for acc in &mut acc {
                 *acc = _mm256_fmadd_ps(*acc, half, quarter);
+            }
+        }
+        std::hint::black_box(acc);
+    }
+
+    /// About `count` multiply-adds of bytes, by pairs and then pairs of pairs.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn integers(count: usize) {
+        let (a, b) = std::hint::black_box((_mm256_set1_epi8(3), _mm256_set1_epi8(-2)));
+        let ones = std::hint::black_box(_mm256_set1_epi16(1));
+        let mut acc = [a; CHAINS];
+        for _ in 0..count / (32 * CHAINS) {
+            for acc in &mut acc {
+                let pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(a, _mm256_xor_si256(b, *acc)), ones);
+                *acc = _mm256_add_epi32(*acc, pairs);
+            }
+        }
+        std::hint::black_box(acc);
+    }
+}
+
+/// Wider vectors.
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    /// Independent chains.
+    const CHAINS: usize = 12;
+
+    /// About `count` multiply-adds of bytes.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) fn integers(count: usize) {
+        let (a, b) = std::hint::black_box((_mm512_set1_epi8(3), _mm512_set1_epi8(-2)));
+        let mut acc = [a; CHAINS];
+        for _ in 0..count / (64 * CHAINS) {
+            for acc in &mut acc {
+                *acc = _mm512_dpbusd_epi32(*acc, a, b);
             }
         }
         std::hint::black_box(acc);

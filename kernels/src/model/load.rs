@@ -1,5 +1,6 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Weights, safetensors};
+use crate::weights::{Mapped, Stored, Weights, safetensors};
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -49,6 +50,16 @@ const FAMILIES: [Family; 2] = [
     Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
 ];
 
+/// What quantised weights are multiplied with.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Activations {
+    /// Activations as they are; weights are read in place. The exact results.
+    #[default]
+    F32,
+    /// Activations rounded to 8 bits, a scale for each 32; quantised weights are packed for that. Much faster.
+    Int8,
+}
+
 /// Loads a model from a folder (`config.json` and safetensors, single or sharded) or from a `.gguf` file.
 ///
 /// Weights stay in their files, which are mapped into memory. A file must not shrink or be written over while the model
@@ -57,19 +68,27 @@ const FAMILIES: [Family; 2] = [
 /// # Errors
 /// Any of [`Error`] but those of steps; each names the file and the place.
 pub fn load(path: &Path) -> Result<Loaded, Error> {
+    load_with(path, Activations::F32)
+}
+
+/// [`load`], with a choice of what quantised weights are multiplied with.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_with(path: &Path, activations: Activations) -> Result<Loaded, Error> {
     if path.is_dir() {
-        return folder(path);
+        return folder(path, activations);
     }
     let file = Arc::new(Mapped::open(path)?);
     if !gguf::is_gguf(&file) {
         let problem = "is neither a folder with config.json nor a GGUF file".to_owned();
         return Err(Error::NotAModel { path: path.to_owned(), problem });
     }
-    from_gguf(path, gguf::read(&file)?)
+    from_gguf(path, gguf::read(&file)?, activations)
 }
 
 /// Loads a folder.
-fn folder(path: &Path) -> Result<Loaded, Error> {
+fn folder(path: &Path, activations: Activations) -> Result<Loaded, Error> {
     let config_path = path.join("config.json");
     let Some(config) = files::json_if_any(&config_path)? else {
         let problem = "the folder has no config.json".to_owned();
@@ -79,13 +98,26 @@ fn folder(path: &Path) -> Result<Loaded, Error> {
     let settings = Settings::json(&config_path, config);
     let family = family_of_folder(&config_path, &settings)?;
     let tokens = tokens_of_folder(path, &settings)?;
-    let weights = Weights::new(path, safetensors::open(path)?);
+    let weights = weights(path, safetensors::open(path)?, activations);
     let source = Source { weights, naming: Naming::Folder, tokens, norms_add_one: false };
     Ok(Loaded { model: (family.load)(source, &settings)?, text: text::of_folder(path)? })
 }
 
+/// The tensors of a model; matrices will be packed if the activations ask for it.
+fn weights(path: &Path, tensors: BTreeMap<String, Stored>, activations: Activations) -> Weights {
+    let mut weights = Weights::new(path, tensors);
+    if activations == Activations::Int8 {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        weights.pack(threads.min(PACKERS_MAX));
+    }
+    weights
+}
+
+/// Threads that pack weights; more would wait for memory.
+const PACKERS_MAX: usize = 8;
+
 /// Loads a GGUF file.
-fn from_gguf(path: &Path, gguf: Gguf) -> Result<Loaded, Error> {
+fn from_gguf(path: &Path, gguf: Gguf, activations: Activations) -> Result<Loaded, Error> {
     let found = match gguf.metadata.get("general.architecture") {
         Some(Value::Text(found)) => found.clone(),
         _ => {
@@ -103,7 +135,7 @@ fn from_gguf(path: &Path, gguf: Gguf) -> Result<Loaded, Error> {
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
     let text = text::of_gguf(path, &gguf.metadata)?;
     let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
-    let weights = Weights::new(path, gguf.tensors);
+    let weights = weights(path, gguf.tensors, activations);
     let source = Source { weights, naming: Naming::Gguf, tokens, norms_add_one: false };
     let model = (family.load)(source, &settings)?;
     let (texts, vocab) = (text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len()), model.facts().vocab);

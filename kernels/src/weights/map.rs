@@ -2,11 +2,18 @@
 #![expect(unsafe_code, reason = "mapping a file is unsafe: its contents may change under the reader")]
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 
 use crate::error::Error;
+
+/// A multiple of any page size in use.
+#[cfg(unix)]
+const PAGE: usize = 1 << 16;
 
 /// A mapped file. Empty files are held as an empty slice (they cannot be mapped).
 #[derive(Debug)]
@@ -42,6 +49,20 @@ impl Mapped {
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
+    }
+
+    /// Tells the system that these bytes are not needed for now: they stop counting as memory of this process, and are
+    /// read again when someone looks.
+    pub(crate) fn forget(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Some(map) = &self.map {
+            // Pages at the ends belong to others too.
+            let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+            if start < end && end <= map.len() {
+                // SAFETY: the map is a file's, read-only: its pages hold nothing that the file does not.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+            }
+        }
     }
 
     /// The path it was opened with.

@@ -1,0 +1,159 @@
+//! Products with packed weights on the threads of a machine: activations become integers once, tile by tile; then each
+//! thread takes panels, and goes through the tiles while some panels are in its nearest caches.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use std::ops::Range;
+
+use super::Level;
+use super::buffer::Buffer;
+use super::output::Output;
+use super::threads::Pool;
+use crate::packed::input::{self, WORDS};
+use crate::packed::{GROUP, PANEL, Packed, plain};
+
+/// Rows of activations that go through a panel together: as many as the registers of the widest kernel hold.
+pub(crate) const TILE: usize = 8;
+/// Bytes of panels that all tiles go through before the next ones.
+const NEAR: usize = 96 << 10;
+/// Values of activations below which the calling thread quantises them alone.
+const SMALL: usize = 1 << 13;
+
+/// Quantised activations, for any number of products with the same rows.
+#[derive(Copy, Clone)]
+pub(crate) struct Tiles<'a> {
+    /// All tiles, one behind the other.
+    words: &'a [u32],
+    /// Rows of activations.
+    rows: usize,
+    /// Groups per row.
+    groups: usize,
+}
+
+/// One tile.
+#[derive(Copy, Clone)]
+pub(crate) struct Tile<'a> {
+    /// As [`input`] lays it out.
+    words: &'a [u32],
+    /// Its first row.
+    first: usize,
+    /// Its rows, at most [`TILE`].
+    rows: usize,
+}
+
+impl<'a> Tiles<'a> {
+    /// Quantises `rows` rows of `x` into `buffer`.
+    pub fn new(
+        (pool, level): (&mut Pool, Level),
+        (x, rows): (&[f32], usize),
+        buffer: &'a mut Buffer,
+    ) -> Tiles<'a> {
+        let cols = x.len() / rows.max(1);
+        let groups = cols / GROUP;
+        let size = WORDS * groups * TILE;
+        let words: &mut [f32] = buffer.take(WORDS * groups * rows);
+        let part = if x.len() < SMALL { usize::MAX } else { size };
+        pool.run_parts(words, part.min(words.len()), &|start, words| {
+            let first = start / (WORDS * groups).max(1);
+            for (t, tile) in words.chunks_mut(size.max(1)).enumerate() {
+                let rows = tile.len() / (WORDS * groups);
+                let x = &x[(first + t * TILE) * cols..][..rows * cols];
+                quantise(level, x, cols, bytemuck::cast_slice_mut(tile));
+            }
+        });
+        Tiles { words: bytemuck::cast_slice(words), rows, groups }
+    }
+
+    /// All tiles.
+    fn iter(self) -> impl Iterator<Item = Tile<'a>> {
+        (0..self.rows).step_by(TILE).map(move |first| {
+            let rows = TILE.min(self.rows - first);
+            let size = WORDS * self.groups;
+            Tile { words: &self.words[first * size..][..rows * size], first, rows }
+        })
+    }
+}
+
+/// [`input::quantise`], compiled for the machine.
+fn quantise(level: Level, x: &[f32], cols: usize, tile: &mut [u32]) {
+    match level {
+        Level::Plain => input::quantise(x, cols, tile),
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "calls code for AVX2")]
+        // SAFETY: the level says that the machine has the features.
+        Level::Avx2 | Level::Avx512 => unsafe { avx2::quantise(x, cols, tile) },
+    }
+}
+
+/// Computes the columns `range` of `out`, which has `cols` of them. `range` starts at a panel.
+///
+/// # Safety
+/// No other thread writes these columns.
+#[expect(unsafe_code, reason = "threads write parts of one output, and calls of code for a level")]
+pub(crate) unsafe fn columns(
+    level: Level,
+    tiles: Tiles<'_>,
+    (weight, cols): (&Packed, usize),
+    range: Range<usize>,
+    out: &Output<'_>,
+) {
+    assert!(range.start.is_multiple_of(PANEL) && range.end <= cols && weight.groups == tiles.groups);
+    let near = (NEAR / weight.panel(0).len().max(1)).max(1) * PANEL;
+    for first in range.clone().step_by(near) {
+        let near = first..range.end.min(first + near);
+        for tile in tiles.iter() {
+            let target = Target { out, cols, tile };
+            // SAFETY: the caller's promise; the level says that the machine has the features.
+            unsafe {
+                match level {
+                    Level::Plain => target.plain(weight, near.clone()),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => avx2::panels(weight, near.clone(), &target),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => avx512::panels(weight, near.clone(), &target),
+                }
+            }
+        }
+    }
+}
+
+/// Where the products of a tile go.
+pub(crate) struct Target<'a> {
+    out: &'a Output<'a>,
+    /// Columns of the output.
+    cols: usize,
+    tile: Tile<'a>,
+}
+
+#[expect(unsafe_code, reason = "threads write parts of one output")]
+impl Target<'_> {
+    /// Stores consecutive products of row `m` of the tile, from output column `col` on; those behind the last column
+    /// are dropped.
+    ///
+    /// # Safety
+    /// No other thread writes these columns.
+    #[inline]
+    unsafe fn store(&self, m: usize, col: usize, products: &[f32]) {
+        let count = products.len().min(self.cols - col);
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.out.part((self.tile.first + m) * self.cols + col, count) };
+        out.copy_from_slice(&products[..count]);
+    }
+
+    /// Plain loops.
+    ///
+    /// # Safety
+    /// No other thread writes these columns.
+    unsafe fn plain(&self, weight: &Packed, range: Range<usize>) {
+        for r in range {
+            let tile = self.tile;
+            plain::dot_tile((tile.words, tile.rows), (weight, r), |m, product| {
+                // SAFETY: the caller's promise.
+                unsafe { self.store(m, r, &[product]) };
+            });
+        }
+    }
+}

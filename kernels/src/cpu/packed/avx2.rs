@@ -1,0 +1,252 @@
+//! Panels with AVX2: eight outputs in a vector, up to four rows of activations at once. Products of bytes are summed in
+//! pairs of 16 bits first, which codes of up to six bits cannot overflow; codes of eight bits are made signed.
+#![expect(unsafe_code, reason = "the innermost loops read through pointers")]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::Target;
+use crate::cpu::lanes::{LANES, unrolled};
+use crate::packed::form::{Form, Known, Run, Scales, with_form};
+use crate::packed::input::{self, Side};
+use crate::packed::{PANEL, Packed, QUADS, VECTOR};
+
+/// [`input::quantise`], compiled for AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) fn quantise(x: &[f32], cols: usize, tile: &mut [u32]) {
+    input::quantise(x, cols, tile);
+}
+
+/// Computes the panels of `range` for the tile of `target`.
+///
+/// # Safety
+/// The machine has AVX2, FMA and F16C; no other thread writes these columns.
+pub(super) unsafe fn panels(weight: &Packed, range: Range<usize>, target: &Target<'_>) {
+    with_form(weight.dtype, Panels { weight, range, target });
+}
+
+/// Arguments of [`panels`].
+struct Panels<'a> {
+    weight: &'a Packed,
+    range: Range<usize>,
+    target: &'a Target<'a>,
+}
+
+impl Run for Panels<'_> {
+    #[inline]
+    fn run<F: Known>(self) {
+        for first in (0..self.target.tile.rows).step_by(4) {
+            // SAFETY: the promises of `panels`; the rows are of the tile.
+            unsafe {
+                match self.target.tile.rows - first {
+                    1 => run::<F, 1>(&self, first),
+                    2 => run::<F, 2>(&self, first),
+                    3 => run::<F, 3>(&self, first),
+                    _ => run::<F, 4>(&self, first),
+                }
+            }
+        }
+    }
+}
+
+/// All panels with `M` rows of the tile, from `first` on.
+///
+/// # Safety
+/// As for [`panels`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, first: usize) {
+    let Panels { weight, range, target } = panels;
+    let tile = target.tile;
+    assert!(tile.words.len() == input::WORDS * weight.groups * tile.rows && first + M <= tile.rows);
+    for col in (range.start..range.end).step_by(LANES) {
+        let (panel, upper) = (weight.panel(col / PANEL), col % PANEL != 0);
+        // SAFETY: a panel and a tile of so many groups; the caller's promise for the columns.
+        unsafe {
+            let rows = Rows { tile: tile.words.as_ptr(), of: tile.rows, first, groups: weight.groups };
+            let sums = half_panel::<F, M>(panel, usize::from(upper), rows);
+            unrolled!(m < M, {
+                let mut products = [0.0_f32; LANES];
+                _mm256_storeu_ps(products.as_mut_ptr(), sums[m]);
+                target.store(first + m, col, &products);
+            });
+        }
+    }
+}
+
+/// Rows of a tile.
+#[derive(Copy, Clone)]
+struct Rows {
+    /// The tile.
+    tile: *const u32,
+    /// Its rows.
+    of: usize,
+    /// First row of those meant.
+    first: usize,
+    /// Groups per row.
+    groups: usize,
+}
+
+impl Rows {
+    /// Where value `side` of group `g` is, for the first row.
+    #[inline]
+    fn side(self, side: Side, g: usize) -> *const u32 {
+        self.tile.wrapping_add(side.start(self.groups, self.of) + g * self.of + self.first)
+    }
+
+    /// Where quad `j` of group `g` is, for the first row.
+    #[inline]
+    fn quad(self, g: usize, j: usize) -> *const u32 {
+        self.tile.wrapping_add((g * QUADS + j) * self.of + self.first)
+    }
+}
+
+/// Products of `M` rows with the lower or upper eight outputs of a panel.
+///
+/// # Safety
+/// As for [`panels`]; the panel and the tile hold the groups and rows that `rows` says.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn half_panel<F: Known, const M: usize>(panel: &[u8], upper: usize, rows: Rows) -> [__m256; M] {
+    let form = const { F::FORM };
+    let codes = panel.as_ptr().wrapping_add(form.scale_bytes(rows.groups));
+    let mut sums = [_mm256_setzero_ps(); M];
+    for g in 0..rows.groups {
+        let codes = codes.wrapping_add(g * form.group_bytes());
+        // SAFETY: group `g` of a panel and of a tile, the caller's promise.
+        unsafe {
+            let mut halves = [[_mm256_setzero_si256(); M]; 2];
+            unrolled!(pair < 4, {
+                let (a, b) = (quad(form, codes, 2 * pair, upper), quad(form, codes, 2 * pair + 1, upper));
+                let half = if form.fine { pair / 2 } else { 0 };
+                unrolled!(m < M, {
+                    let x = |j: usize| _mm256_set1_epi32((*rows.quad(g, j).add(m)).cast_signed());
+                    let (x, y) = (x(2 * pair), x(2 * pair + 1));
+                    halves[half][m] = _mm256_add_epi32(halves[half][m], products(form, (a, x), (b, y)));
+                });
+            });
+            let (scales, mins) = scales(form, panel.as_ptr(), g, upper);
+            unrolled!(m < M, {
+                let scale = _mm256_set1_ps(f32::from_bits(*rows.side(Side::Scale, g).add(m)));
+                let of = if form.fine { [Side::First, Side::Second] } else { [Side::Sum; 2] };
+                let parts = if form.fine { 2 } else { 1 };
+                unrolled!(half < 2, {
+                    if half < parts {
+                        let less = (*rows.side(of[half], g).add(m)).cast_signed();
+                        // Codes of eight bits are signed already.
+                        let zero = if form.bits == 8 { 0 } else { form.zero };
+                        let whole = _mm256_add_epi32(halves[half][m], _mm256_set1_epi32(zero * less));
+                        let whole = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), scale);
+                        sums[m] = _mm256_fmadd_ps(whole, scales[half], sums[m]);
+                    }
+                });
+                if form.min {
+                    unrolled!(half < 2, {
+                        if half < parts {
+                            let less = (*rows.side(of[half], g).add(m)).cast_signed();
+                            let scaled = _mm256_mul_ps(_mm256_set1_ps(-less as f32), scale);
+                            sums[m] = _mm256_fmadd_ps(scaled, mins[half], sums[m]);
+                        }
+                    });
+                }
+            });
+        }
+    }
+    sums
+}
+
+/// Sums of the products of two quads with their activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn products(form: Form, (a, x): (__m256i, __m256i), (b, y): (__m256i, __m256i)) -> __m256i {
+    let ones = _mm256_set1_epi16(1);
+    if form.bits == 8 {
+        // The unsigned factor must not exceed 128: it is the code without its sign, which the activation takes.
+        let pairs = |w: __m256i, x: __m256i| _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+        let wide = |pairs: __m256i| _mm256_madd_epi16(pairs, ones);
+        return _mm256_add_epi32(wide(pairs(a, x)), wide(pairs(b, y)));
+    }
+    let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(b, y));
+    _mm256_madd_epi16(pairs, ones)
+}
+
+/// Codes of quad `j` of eight rows, a byte each; signed if they have eight bits.
+///
+/// # Safety
+/// `codes` points to a group.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn quad(form: Form, codes: *const u8, j: usize, upper: usize) -> __m256i {
+    // SAFETY: vectors and planes of the group.
+    unsafe {
+        let vector = _mm256_loadu_si256(codes.add(j % form.bits * VECTOR + upper * VECTOR / 2).cast());
+        if form.bits == 8 {
+            return _mm256_xor_si256(vector, _mm256_set1_epi8(i8::MIN));
+        }
+        let shifted = match form.bits * (j / form.bits) {
+            0 => vector,
+            2 => _mm256_srli_epi16::<2>(vector),
+            4 => _mm256_srli_epi16::<4>(vector),
+            _ => _mm256_srli_epi16::<6>(vector),
+        };
+        let mut code = _mm256_and_si256(shifted, _mm256_set1_epi8((1 << form.bits) - 1));
+        unrolled!(p < 2, {
+            if p < form.planes {
+                let plane = codes.add((form.bits + p) * VECTOR + 8 * j + 4 * upper).cast::<i32>();
+                let bit = _mm256_set1_epi8(1 << (form.bits + p));
+                code = _mm256_or_si256(code, _mm256_and_si256(spread(plane.read_unaligned()), bit));
+            }
+        });
+        code
+    }
+}
+
+/// 32 bits as 32 bytes of all ones or zeros.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn spread(bits: i32) -> __m256i {
+    let byte = |i: i64| 0x0101_0101_0101_0101 * i;
+    let bytes =
+        _mm256_shuffle_epi8(_mm256_set1_epi32(bits), _mm256_set_epi64x(byte(3), byte(2), byte(1), byte(0)));
+    let select = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+    _mm256_cmpeq_epi8(_mm256_and_si256(bytes, select), select)
+}
+
+/// Scales and minima of both halves of group `g`, for eight rows.
+///
+/// # Safety
+/// `panel` points to a panel with group `g`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn scales(form: Form, panel: *const u8, g: usize, upper: usize) -> ([__m256; 2], [__m256; 2]) {
+    // SAFETY: the scales of that group.
+    unsafe {
+        let halves = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(panel.add(at + 2 * LANES * upper).cast()));
+        match form.scales {
+            Scales::Plain => {
+                let start = form.group_scale_bytes() * g;
+                let min = if form.min { halves(start + 2 * PANEL) } else { _mm256_setzero_ps() };
+                ([halves(start); 2], [min; 2])
+            }
+            Scales::Nested { signed } => {
+                let (block, own) = form.nested_places(g);
+                let bytes = |part: usize| {
+                    let at = panel.add(own.start + part * PANEL + LANES * upper);
+                    let bytes = _mm_loadl_epi64(at.cast());
+                    _mm256_cvtepi32_ps(if signed {
+                        _mm256_cvtepi8_epi32(bytes)
+                    } else {
+                        _mm256_cvtepu8_epi32(bytes)
+                    })
+                };
+                let (scale, parts) = (halves(block), 1 + form.fine as usize);
+                let scales = [_mm256_mul_ps(scale, bytes(0)), _mm256_mul_ps(scale, bytes(parts - 1))];
+                if !form.min {
+                    return (scales, [_mm256_setzero_ps(); 2]);
+                }
+                let min = _mm256_sub_ps(_mm256_setzero_ps(), halves(block + 2 * PANEL));
+                let mins = [bytes(parts), bytes(2 * parts - 1)];
+                (scales, [_mm256_mul_ps(min, mins[0]), _mm256_mul_ps(min, mins[1])])
+            }
+        }
+    }
+}
