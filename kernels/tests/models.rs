@@ -125,9 +125,12 @@ fn the_reference_backend_gives_the_stored_logits() {
 #[test]
 fn a_gguf_file_gives_the_stored_logits() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["tiny-llama", "tiny-gemma3"] {
-        let path = folder.path().join(format!("{name}.gguf"));
-        std::fs::write(&path, tiny::as_gguf(name).bytes()).unwrap();
+    let older = [("tiny-deepseek-v3", tiny::as_older_gguf("tiny-deepseek-v3"))];
+    for (index, (name, file)) in
+        TINY.map(|name| (name, tiny::as_gguf(name))).into_iter().chain(older).enumerate()
+    {
+        let path = folder.path().join(format!("{index}.gguf"));
+        std::fs::write(&path, file.bytes()).unwrap();
         let worst = hold_to_vectors(name, &path, fast());
         eprintln!("{name}, GGUF: largest difference {worst:.2e}");
     }
