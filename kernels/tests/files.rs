@@ -7,6 +7,7 @@ mod fixtures {
     pub mod gguf;
     pub mod small;
     pub mod stored;
+    #[expect(dead_code, reason = "other tests take older files")]
     pub mod tiny;
 }
 

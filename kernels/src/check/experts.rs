@@ -13,6 +13,9 @@ const HIDDEN: usize = 64;
 /// Width of an expert.
 const INTERMEDIATE: usize = 96;
 
+/// Experts of a token, with weights.
+type Chosen = [(u32, f32); 2];
+
 impl Check<'_> {
     /// Products of each head with a weight of its own, at once and a row at a time.
     pub(super) fn heads(&mut self) {
@@ -63,7 +66,7 @@ impl Check<'_> {
     fn mixture(&mut self, experts: &[Expert], activation: Activation, case: String) {
         let x: Vec<f32> = self.sample.values(TOKENS * HIDDEN).iter().map(|x| x / 4.0).collect();
         let last = experts.len() as u32 - 1;
-        let chosen: Vec<[(u32, f32); 2]> = (0..TOKENS)
+        let chosen: Vec<Chosen> = (0..TOKENS)
             .map(|_| [(last, self.sample.value()), (1 + self.sample.below(experts.len() - 2) as u32, 0.5)])
             .collect();
         let got = self.mixed(experts, activation, (&x, &chosen), true);
@@ -84,7 +87,7 @@ impl Check<'_> {
         &mut self,
         experts: &[Expert],
         activation: Activation,
-        (x, chosen): (&[f32], &[[(u32, f32); 2]]),
+        (x, chosen): (&[f32], &[Chosen]),
         tested: bool,
     ) -> Vec<f32> {
         let mut routing = Routing::new();

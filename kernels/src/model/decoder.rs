@@ -35,8 +35,8 @@ pub(super) enum AttentionKind {
 
 /// What is computed of each token by itself.
 pub(super) enum FeedForwardKind {
-    Dense(FeedForward),
-    Mixture(Mixture),
+    Dense(Box<FeedForward>),
+    Mixture(Box<Mixture>),
 }
 
 impl Decoder {

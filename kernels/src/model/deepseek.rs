@@ -28,9 +28,9 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     for layer in 0..shape.layers {
         let attention = AttentionKind::Latent(source.latent(layer, &config)?);
         let feed_forward = if layer < config.dense_layers {
-            FeedForwardKind::Dense(source.feed_forward(layer, shape, Activation::Silu)?)
+            FeedForwardKind::Dense(Box::new(source.feed_forward(layer, shape, Activation::Silu)?))
         } else {
-            FeedForwardKind::Mixture(mixture(&mut source, &config, layer)?)
+            FeedForwardKind::Mixture(Box::new(mixture(&mut source, &config, layer)?))
         };
         layers.push(Layer {
             attention_norm: source.before_attention(layer, shape)?,

@@ -45,7 +45,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
                 shape.hidden,
                 shape.eps,
             )?,
-            feed_forward: FeedForwardKind::Mixture(mixture),
+            feed_forward: FeedForwardKind::Mixture(Box::new(mixture)),
         });
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;

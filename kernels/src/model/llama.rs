@@ -30,7 +30,8 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     for layer in 0..shape.layers {
         let settings = AttentionSettings { pairing, ..AttentionSettings::plain(&shape) };
         let attention = AttentionKind::Heads(source.attention(layer, &shape, settings)?);
-        let feed_forward = FeedForwardKind::Dense(source.feed_forward(layer, &shape, Activation::Silu)?);
+        let feed_forward =
+            FeedForwardKind::Dense(Box::new(source.feed_forward(layer, &shape, Activation::Silu)?));
         layers.push(Layer {
             attention_norm: source.before_attention(layer, &shape)?,
             attention,

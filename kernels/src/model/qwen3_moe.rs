@@ -29,9 +29,10 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         let feed_forward = if config.sparse[layer] {
             let rule = Rule::Softmax { normalised: config.normalised };
             let choice = Choice { per_token: config.mixture.per_token, rule };
-            FeedForwardKind::Mixture(source.mixture(layer, shape.hidden, &config.mixture, choice)?)
+            let mixture = source.mixture(layer, shape.hidden, &config.mixture, choice)?;
+            FeedForwardKind::Mixture(Box::new(mixture))
         } else {
-            FeedForwardKind::Dense(source.feed_forward(layer, shape, Activation::Silu)?)
+            FeedForwardKind::Dense(Box::new(source.feed_forward(layer, shape, Activation::Silu)?))
         };
         layers.push(Layer {
             attention_norm: source.before_attention(layer, shape)?,
