@@ -168,8 +168,7 @@ fn qwen3_is_what_its_definition_says() {
     hold_to_definition(("qwen3", "Qwen3ForCausalLM"), &Plain { norms: true, ..PLAIN }, true);
     let mut windowed = small("qwen3", "Qwen3ForCausalLM", &Plain { norms: true, ..PLAIN }, true);
     windowed.set("use_sliding_window", json!(true));
-    let error = loaded(&windowed).unwrap_err().to_string();
-    assert!(error.contains("use_sliding_window = true is not supported"), "{error}");
+    refused(&windowed, "use_sliding_window = true is not supported");
 }
 
 /// Tiny-qwen3-moe with the first expert alone.
@@ -214,8 +213,7 @@ fn one_expert_is_a_dense_layer() {
     some.set("mlp_only_layers", json!([0, 2]));
     assert_eq!(said(&some), alone, "layers without experts by name");
     some.set("num_experts_per_tok", json!(2));
-    let error = loaded(&some).unwrap_err().to_string();
-    assert!(error.contains("num_experts_per_tok: 2 of 1 experts"), "{error}");
+    refused(&some, "num_experts_per_tok: 2 of 1 experts");
 }
 
 #[test]
@@ -290,13 +288,32 @@ fn fp8_is_the_values_it_stands_for() {
     }
 }
 
+/// Asserts that loading fails with a message that holds `part`.
+#[track_caller]
+fn refused(folder: &Folder, part: &str) {
+    let error = loaded(folder).unwrap_err().to_string();
+    assert!(error.contains(part), "no {part:?} in: {error}");
+}
+
+#[test]
+fn other_ways_to_store_fewer_bits_are_refused() {
+    let mut folder = Folder::stored("tiny-llama");
+    let mut with = |settings: Value| {
+        folder.set("quantization_config", settings);
+        folder.clone()
+    };
+    refused(&with(json!({ "bits": 4 })), "quantization_config.quant_method = nothing is not supported");
+    refused(&with(json!({ "quant_method": "awq" })), "quant_method = awq is not supported; supported: fp8");
+    refused(&with(json!({ "quant_method": "fp8", "fmt": "e5m2" })), "fmt = e5m2 is not supported");
+    let block = |size: Value| json!({ "quant_method": "fp8", "weight_block_size": size });
+    refused(&with(block(json!(null))), "weight_block_size: [] are no two sizes");
+    refused(&with(block(json!([0, 128]))), "weight_block_size: [0.0, 128.0] are no two sizes");
+    loaded(&with(block(json!([128, 128])))).unwrap();
+}
+
 #[test]
 fn fp8_without_its_factors_is_refused() {
     let (mut narrow, _) = in_fp8("tiny-deepseek-v3");
-    let refused = |folder: &Folder, part: &str| {
-        let error = loaded(folder).unwrap_err().to_string();
-        assert!(error.contains(part), "no {part:?} in: {error}");
-    };
     let settings = narrow.config["quantization_config"].take();
     refused(&narrow, "needed: quantization_config of method fp8 beside it");
     narrow.set("quantization_config", settings);
@@ -313,7 +330,7 @@ fn layers_behind_the_last_are_left_alone() {
     folder.set("num_nextn_predict_layers", json!(1));
     assert_eq!(said(&folder), without);
     folder.tensors.insert("model.layers.3.eh_proj.weight".to_owned(), tensor);
-    assert!(loaded(&folder).unwrap_err().to_string().contains("\"model.layers.3.eh_proj.weight\""));
+    refused(&folder, "\"model.layers.3.eh_proj.weight\"");
 }
 
 #[test]
@@ -349,8 +366,7 @@ fn settings_of_experts_that_do_not_go_together_are_refused() {
     let refused = |name: &str, key: &str, value: Value, part: &str| {
         let mut folder = Folder::stored(name);
         folder.set(key, value);
-        let error = loaded(&folder).unwrap_err().to_string();
-        assert!(error.contains(part), "no {part:?} in: {error}");
+        refused(&folder, part);
     };
     let deepseek = "tiny-deepseek-v3";
     refused(deepseek, "n_group", json!(3), "n_group: 4 of 16 experts from 2 of 3 groups");

@@ -416,16 +416,6 @@ fn settings_that_are_not_built_are_refused_by_name() {
     );
     refused(config("mlp_bias", json!(true)), "mlp_bias = true is not supported");
     refused(config("hidden_act", json!("relu")), "hidden_act = relu is not supported; supported: silu");
-    let quantised = |settings: Value| config("quantization_config", settings);
-    refused(quantised(json!({ "bits": 4 })), "quantization_config.quant_method = nothing is not supported");
-    refused(
-        quantised(json!({ "quant_method": "awq" })),
-        "quant_method = awq is not supported; supported: fp8",
-    );
-    let block = |size: Value| json!({ "quant_method": "fp8", "weight_block_size": size });
-    refused(quantised(block(json!(null))), "weight_block_size: [] are no two sizes");
-    refused(quantised(block(json!([0, 128]))), "weight_block_size: [0.0, 128.0] are no two sizes");
-    quantised(block(json!([128, 128]))).unwrap();
     refused(config("final_logit_softcapping", json!(30.0)), "final_logit_softcapping = 30 is not supported");
     refused(
         config("rope_scaling", json!({ "rope_type": "yarn", "factor": 4 })),
