@@ -138,15 +138,17 @@ fn a_gguf_file_gives_the_stored_logits() {
 
 #[test]
 fn shards_and_settings_of_version_5_change_no_bit() {
-    for name in TINY.into_iter().filter(|name| oracle(name).join("config.v5.json").exists()) {
+    for name in TINY {
         let (v5, shards) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        clothes::with_v5_config(name, v5.path());
         clothes::sharded(name, shards.path());
         let tokens: Vec<u32> = (0..150).map(|i| i * 37 % 630).collect();
         let all = |loaded: Loaded| Runner::new(&*loaded.model, fast()).all(&tokens, 150);
         let plain = all(load_tiny(name));
-        assert_eq!(bits(&plain), bits(&all(load(v5.path()).unwrap())), "{name}: version 5");
         assert_eq!(bits(&plain), bits(&all(load(shards.path()).unwrap())), "{name}: shards");
+        if oracle(name).join("config.v5.json").exists() {
+            clothes::with_v5_config(name, v5.path());
+            assert_eq!(bits(&plain), bits(&all(load(v5.path()).unwrap())), "{name}: version 5");
+        }
     }
 }
 
