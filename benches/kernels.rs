@@ -106,7 +106,8 @@ fn matmul(
 /// One token and a chunk of a prompt, at the end of 1024 positions.
 fn attention(backend: &mut CpuBackend, limits: &Limits) {
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 64), (4, 1, 256), (16, 8, 128)] {
-        let layout = KvLayout { layers: 24, kv_heads, head_dim, block_size: 16 };
+        let layout =
+            KvLayout { layers: 24, kv_heads, key_dim: head_dim, value_dim: head_dim, block_size: 16 };
         let mut sample = Sample::new(4);
         let (kv, tables) = sample.kv(layout, 1, 1024);
         for tokens in [1, 256] {
@@ -116,7 +117,7 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
             let mut layers = (0..layout.layers).cycle();
             let time = seconds(&mut || {
                 let layer = layers.next().expect("endless");
-                let args = Attention { layer, heads, scale: 0.125, window: None, rows: &rows };
+                let args = Attention { layer, heads, scale: 0.125, window: None, sinks: None, rows: &rows };
                 backend.attention(&args, &q, &kv, &mut out);
             });
             let case = format!("attention {heads}/{kv_heads} x {head_dim} at 1024, tokens {tokens}");

@@ -1,16 +1,17 @@
 //! The table of operations a model is written against. It stands between the model families, which know shapes and
 //! order, and the code that computes; another device is another implementation, held to [`crate::check`].
 
+use crate::experts::{self, ExpertBuffers, Experts};
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
-use crate::op::{Activation, Attention, Pairing, RopeTable};
+use crate::op::{self, Activation, Attention, Pairing, RopeTable};
 
 /// Computes operations on activations: plain row-major f32 slices.
 ///
 /// What an implementation promises:
 /// - A row's values are bit-identical whatever other rows share the call, however a prompt is cut into chunks, and
 ///   however many threads compute.
-/// - Weights take part as the f32 values that [`crate::dequantize`] gives; products are summed in f32.
+/// - Weights take part as the f32 values that [`Matrix::widen`] gives; products are summed in f32.
 /// - Shapes that do not fit panic before anything is written: such a call is a bug.
 pub trait Backend: Send {
     /// For logs and reports: which implementation this is, and what it uses of the machine.
@@ -26,6 +27,29 @@ pub trait Backend: Send {
 
     /// [`Backend::matmul`] of the same `x` with several weights (query, key and value; gate and up) at once.
     fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]);
+
+    /// `out [rows, heads, outputs]` = `x [rows, heads, cols]`, each head times the transpose of its own weight; all
+    /// weights are of one shape.
+    fn matmul_heads(&mut self, x: &[f32], rows: usize, weights: &[Matrix], out: &mut [f32]) {
+        op::check_heads(x, rows, weights, out);
+        let (heads, cols, outputs) = (weights.len(), weights[0].cols, weights[0].rows);
+        let (mut part, mut product) = (vec![0.0; rows * cols], vec![0.0; rows * outputs]);
+        for (head, weight) in weights.iter().enumerate() {
+            for (part, x) in part.chunks_exact_mut(cols).zip(x.chunks_exact(heads * cols)) {
+                part.copy_from_slice(&x[head * cols..][..cols]);
+            }
+            self.matmul(&part, rows, weight, &mut product);
+            for (product, out) in product.chunks_exact(outputs).zip(out.chunks_exact_mut(heads * outputs)) {
+                out[head * outputs..][..outputs].copy_from_slice(product);
+            }
+        }
+    }
+
+    /// `out [tokens, hidden]`: of each row of `x`, the outputs of the experts that `args.routing` chose for it, weighted
+    /// and summed in ascending order of the experts.
+    fn experts(&mut self, args: &Experts<'_>, x: &[f32], buffers: &mut ExpertBuffers, out: &mut [f32]) {
+        experts::run(self, args, x, buffers, out);
+    }
 
     /// Each row of `weight.len()` values: `out = x / sqrt(mean(x²) + eps) * weight`.
     fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
@@ -44,10 +68,16 @@ pub trait Backend: Send {
     /// `x += y`, value by value.
     fn add(&mut self, x: &mut [f32], y: &[f32]);
 
+    /// `x += bias`, each row of `bias.len()` values.
+    fn add_bias(&mut self, x: &mut [f32], bias: &[f32]) {
+        op::check_bias(x, bias);
+        x.chunks_exact_mut(bias.len()).for_each(|row| self.add(row, bias));
+    }
+
     /// `x *= factor`, value by value.
     fn scale(&mut self, x: &mut [f32], factor: f32);
 
-    /// Causal attention of `q [tokens, heads, head_dim]` over the keys and values in `kv`, which hold the tokens of the
-    /// step already; `out` has the shape of `q`. Tokens lie in the order of `args.rows`.
+    /// Causal attention of `q [tokens, heads, key_dim]` over the keys and values in `kv`, which hold the tokens of the
+    /// step already, to `out [tokens, heads, value_dim]`. Tokens lie in the order of `args.rows`.
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]);
 }

@@ -7,6 +7,7 @@
 //! another chunk.
 
 mod batching;
+mod experts;
 mod sample;
 
 use std::fmt;
@@ -49,6 +50,8 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
     for layout in LAYOUTS {
         check.attention(layout);
     }
+    check.heads();
+    check.experts();
     check.batches();
     check.failures
 }
@@ -57,15 +60,31 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
 type Heads = (usize, KvLayout);
 
 /// Layouts that attention is checked on: shared and own heads, sizes that fill vectors and sizes that do not.
-const LAYOUTS: [Heads; 7] = [
-    (4, KvLayout { layers: 2, kv_heads: 4, head_dim: 16, block_size: 16 }),
-    (9, KvLayout { layers: 1, kv_heads: 3, head_dim: 64, block_size: 16 }),
-    (8, KvLayout { layers: 1, kv_heads: 2, head_dim: 24, block_size: 32 }),
-    (4, KvLayout { layers: 1, kv_heads: 1, head_dim: 256, block_size: 32 }),
-    (6, KvLayout { layers: 2, kv_heads: 2, head_dim: 20, block_size: 16 }),
-    (5, KvLayout { layers: 1, kv_heads: 1, head_dim: 12, block_size: 8 }),
-    (2, KvLayout { layers: 1, kv_heads: 2, head_dim: 7, block_size: 5 }),
+const LAYOUTS: [Heads; 9] = [
+    (4, layout(2, 4, (16, 16), 16)),
+    (9, layout(1, 3, (64, 64), 16)),
+    (8, layout(1, 2, (24, 24), 32)),
+    (4, layout(1, 1, (256, 256), 32)),
+    (6, layout(2, 2, (20, 20), 16)),
+    (5, layout(1, 1, (12, 12), 8)),
+    (2, layout(1, 2, (7, 7), 5)),
+    (6, layout(1, 1, (40, 32), 16)),
+    (4, layout(2, 2, (9, 21), 8)),
 ];
+
+/// A layout of keys and values of these sizes.
+const fn layout(
+    layers: usize,
+    kv_heads: usize,
+    (key_dim, value_dim): (usize, usize),
+    block_size: usize,
+) -> KvLayout {
+    KvLayout { layers, kv_heads, key_dim, value_dim, block_size }
+}
+
+/// All activations.
+const ACTIVATIONS: [Activation; 3] =
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 }];
 
 /// A run of the suite.
 struct Check<'a> {
@@ -180,7 +199,7 @@ impl Check<'_> {
         for count in [1, 8, 13, 1_536, 100_003] {
             let (x, y) = (self.sample.values(count), self.sample.values(count));
             let x: Vec<f32> = x.iter().map(|x| 20.0 * x * x * x).collect();
-            for activation in [Activation::Silu, Activation::GeluTanh] {
+            for activation in ACTIVATIONS {
                 let (mut got, mut want) = (x.clone(), x.clone());
                 self.backend.gated(&mut got, &y, activation);
                 self.reference.gated(&mut want, &y, activation);
@@ -192,6 +211,11 @@ impl Check<'_> {
             self.reference.add(&mut want, &y);
             self.reference.scale(&mut want, 0.3);
             self.close(format!("add and scale, {count}"), &got, &want, (1.0, 0.0));
+            let bias = self.sample.values(count);
+            let (mut got, mut want) = ([y.as_slice(), &got].concat(), [y.as_slice(), &want].concat());
+            self.backend.add_bias(&mut got, &bias);
+            self.reference.add_bias(&mut want, &bias);
+            self.close(format!("add_bias, {count}"), &got, &want, (1.0, 0.0));
         }
     }
 
@@ -217,20 +241,32 @@ impl Check<'_> {
     fn attention(&mut self, (heads, layout): Heads) {
         let (kv, tables) = self.sample.kv(layout, 4, 200);
         let spans = [[(0, 1), (199, 1), (3, 30), (77, 9)], [(0, 200), (15, 2), (0, 0), (16, 1)]];
-        for window in [None, Some(1), Some(7), Some(24), Some(100)] {
+        let sinks: Vec<f32> = self.sample.values(heads).iter().map(|sink| 3.0 * sink).collect();
+        for (window, sinks) in [
+            (None, None),
+            (None, Some(sinks.as_slice())),
+            (Some(1), Some(&sinks)),
+            (Some(7), None),
+            (Some(24), Some(&sinks)),
+            (Some(100), None),
+        ] {
             for spans in spans {
                 let row =
                     |(&(start, tokens), blocks): (&(u32, usize), _)| AttentionRow { start, tokens, blocks };
                 let rows: Vec<AttentionRow<'_>> =
                     spans.iter().zip(&tables).map(|(s, t)| row((s, t.as_slice()))).collect();
-                let scale = (layout.head_dim as f32).sqrt().recip();
-                let args = Attention { layer: layout.layers - 1, heads, scale, window, rows: &rows };
-                let q = self.sample.values(args.tokens() * heads * layout.head_dim);
+                let scale = (layout.key_dim as f32).sqrt().recip();
+                let args = Attention { layer: layout.layers - 1, heads, scale, window, sinks, rows: &rows };
+                let count = args.tokens() * heads;
+                let q = self.sample.values(count * layout.key_dim);
                 let q: Vec<f32> = q.iter().map(|q| 4.0 * q).collect();
-                let (mut got, mut want) = (vec![f32::NAN; q.len()], vec![0.0; q.len()]);
+                let count = count * layout.value_dim;
+                let (mut got, mut want) = (vec![f32::NAN; count], vec![0.0; count]);
                 self.backend.attention(&args, &q, &kv, &mut got);
                 self.reference.attention(&args, &q, &kv, &mut want);
-                let case = format!("attention {heads} heads on {layout:?}, window {window:?}, {spans:?}");
+                let sinks = if sinks.is_some() { ", sinks" } else { "" };
+                let case =
+                    format!("attention {heads} heads on {layout:?}, window {window:?}{sinks}, {spans:?}");
                 self.close(case, &got, &want, (1.0, 1e-5));
             }
         }

@@ -1,10 +1,21 @@
 //! Shapes and numbers of each family, as one type per family whatever the file that gave them: `config.json` in the
 //! style of released checkpoints or as transformers 5 writes it, or GGUF metadata.
 
+mod deepseek;
+mod gemma3;
+mod gpt_oss;
+mod llama;
+pub(crate) mod quantization;
+mod qwen;
 pub(crate) mod rope;
 pub(crate) mod settings;
 
-use rope::{Rope, Scaling};
+pub(crate) use deepseek::DeepSeek;
+pub(crate) use gemma3::Gemma3;
+pub(crate) use gpt_oss::GptOss;
+pub(crate) use llama::Llama;
+pub(crate) use qwen::{Qwen2, Qwen3, Qwen3Moe};
+
 use settings::Settings;
 
 use crate::error::Error;
@@ -17,6 +28,8 @@ const WIDTH_MAX: usize = 1 << 24;
 const CONTEXT_MAX: usize = 1 << 24;
 /// Bound of the size of a head.
 const HEAD_MAX: usize = 1 << 12;
+/// Bound of experts of a layer.
+const EXPERTS_MAX: usize = 1 << 14;
 
 /// What all families of decoders have.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,116 +52,6 @@ pub(crate) struct Shape {
     pub eps: f32,
 }
 
-/// Settings of the family `llama`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Llama {
-    pub shape: Shape,
-    pub rope: Rope,
-    /// The output matrix is the embedding matrix; none: it is, if the files have no other.
-    pub tied: Option<bool>,
-}
-
-/// Settings of the family `gemma3` (text).
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Gemma3 {
-    pub shape: Shape,
-    /// Of the layers that see a window.
-    pub local: Rope,
-    /// Of the layers that see everything.
-    pub global: Rope,
-    /// Positions a token sees in the layers with a window, itself included.
-    pub window: u32,
-    /// Which layers have a window.
-    pub sliding: Vec<bool>,
-    /// Factor of the attention scores.
-    pub scale: f32,
-    /// As for [`Llama`].
-    pub tied: Option<bool>,
-}
-
-impl Llama {
-    /// From `config.json`.
-    pub fn from_json(settings: &Settings<'_>) -> Result<Llama, Error> {
-        for off in ["attention_bias", "mlp_bias"] {
-            settings.must(off, &["false"])?;
-        }
-        settings.must("hidden_act", &["silu"])?;
-        for absent in [
-            "quantization_config",
-            "attn_logit_softcapping",
-            "final_logit_softcapping",
-            "logits_scaling",
-            "residual_multiplier",
-            "embedding_multiplier",
-            "attention_multiplier",
-            "num_local_experts",
-            "no_rope_layers",
-        ] {
-            settings.must(absent, &[])?;
-        }
-        settings.must("partial_rotary_factor", &["1"])?;
-        let shape = Shape::from_json(settings)?;
-        let rope = Rope::from_json(settings, "rope_theta", 10_000.0)?;
-        Ok(Llama { shape, rope, tied: Some(settings.flag_or("tie_word_embeddings", false)?) })
-    }
-
-    /// From GGUF metadata; `settings` reads keys below `llama.`.
-    pub fn from_gguf(settings: &Settings<'_>) -> Result<Llama, Error> {
-        settings.must("expert_count", &["0"])?;
-        settings.must("expert_used_count", &["0"])?;
-        settings.must("attention.causal", &["true"])?;
-        let shape = Shape::from_gguf(settings)?;
-        let rope = Rope::from_gguf(settings)?;
-        settings.refuse_unasked()?;
-        Ok(Llama { shape, rope, tied: None })
-    }
-}
-
-impl Gemma3 {
-    /// From `config.json`.
-    pub fn from_json(settings: &Settings<'_>) -> Result<Gemma3, Error> {
-        settings.must("attention_bias", &["false"])?;
-        settings.must("use_bidirectional_attention", &["false"])?;
-        let activation = ["gelu_pytorch_tanh"];
-        settings.must("hidden_activation", &activation)?;
-        if !settings.has("hidden_activation") {
-            settings.must("hidden_act", &activation)?;
-        }
-        for absent in ["quantization_config", "attn_logit_softcapping", "final_logit_softcapping"] {
-            settings.must(absent, &[])?;
-        }
-        let shape = Shape::from_json(settings)?;
-        let local = Rope::of_layers(settings, "sliding_attention", ("rope_local_base_freq", 10_000.0))?;
-        let global = Rope::of_layers(settings, "full_attention", ("rope_theta", 1_000_000.0))?;
-        let window = settings.count("sliding_window", CONTEXT_MAX)? as u32;
-        let sliding = sliding_from_json(settings, shape.layers)?;
-        let scale = settings.float("query_pre_attn_scalar")?.powf(-0.5) as f32;
-        let tied = Some(settings.flag_or("tie_word_embeddings", true)?);
-        Ok(Gemma3 { shape, local, global, window, sliding, scale, tied })
-    }
-
-    /// From GGUF metadata; `settings` reads keys below `gemma3.`.
-    pub fn from_gguf(settings: &Settings<'_>) -> Result<Gemma3, Error> {
-        for absent in ["attn_logit_softcapping", "final_logit_softcapping"] {
-            settings.must(absent, &["0"])?;
-        }
-        settings.must("attention.causal", &["true"])?;
-        let shape = Shape::from_gguf(settings)?;
-        let global = Rope::from_gguf(settings)?;
-        let local_base = settings.float_or("rope.freq_base_swa", 10_000.0)?;
-        let local = Rope { base: local_base, scaling: Scaling::None };
-        let window = settings.count("attention.sliding_window", CONTEXT_MAX)? as u32;
-        let pattern = settings.count_or("attention.sliding_window_pattern", 6, LAYERS_MAX)?;
-        let sliding = every(pattern, shape.layers);
-        // GGUF does not store the query scale. It is that of the head size, except in the model of 62 layers (27B),
-        // where it is the width per head.
-        let scalar = if shape.layers == 62 { shape.hidden / shape.heads } else { shape.head_dim };
-        let scale = (scalar as f64).powf(-0.5) as f32;
-        settings.refuse_unasked()?;
-        Ok(Gemma3 { shape, local, global, window, sliding, scale, tied: None })
-    }
-}
-
 impl Shape {
     /// From `config.json`.
     fn from_json(settings: &Settings<'_>) -> Result<Shape, Error> {
@@ -168,14 +71,21 @@ impl Shape {
         shape.check(settings, "num_attention_heads")
     }
 
-    /// From GGUF metadata.
+    /// From GGUF metadata, of a family whose keys and values are of one size and turn as a whole.
     fn from_gguf(settings: &Settings<'_>) -> Result<Shape, Error> {
+        let shape = Shape::bare_from_gguf(settings)?;
+        let only = shape.head_dim.to_string();
+        settings.must("attention.value_length", &[&only])?;
+        settings.must("rope.dimension_count", &[&only])?;
+        settings.must("attention.causal", &["true"])?;
+        Ok(shape)
+    }
+
+    /// From GGUF metadata; what else it says of heads is not looked at.
+    fn bare_from_gguf(settings: &Settings<'_>) -> Result<Shape, Error> {
         let heads = settings.count("attention.head_count", WIDTH_MAX)?;
         let hidden = settings.count("embedding_length", WIDTH_MAX)?;
         let head_dim = settings.count_or("attention.key_length", hidden / heads, HEAD_MAX)?;
-        let only = head_dim.to_string();
-        settings.must("attention.value_length", &[&only])?;
-        settings.must("rope.dimension_count", &[&only])?;
         let vocab =
             settings.has("vocab_size").then(|| settings.count("vocab_size", WIDTH_MAX)).transpose()?;
         let shape = Shape {
@@ -206,14 +116,45 @@ impl Shape {
     }
 }
 
-/// Which layers of Gemma 3 have a window: a list of kinds, or every so manieth has none.
-fn sliding_from_json(settings: &Settings<'_>, layers: usize) -> Result<Vec<bool>, Error> {
-    let Some(kinds) = settings.texts("layer_types")? else {
-        let key =
-            ["sliding_window_pattern", "_sliding_window_pattern"].into_iter().find(|key| settings.has(key));
-        let pattern = key.map_or(Ok(6), |key| settings.count(key, LAYERS_MAX))?;
-        return Ok(every(pattern, layers));
-    };
+/// Experts of the layers that have some.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mixture {
+    /// Experts of a layer.
+    pub count: usize,
+    /// How many compute a token; at most `count`.
+    pub per_token: usize,
+    /// Width of one.
+    pub intermediate: usize,
+}
+
+impl Mixture {
+    /// From settings under these keys: count (of which the first that is there is taken), per token, width.
+    fn from(
+        settings: &Settings<'_>,
+        (count, per_token, width): (&[&str], &str, &str),
+    ) -> Result<Mixture, Error> {
+        let count = count.iter().find(|key| settings.has(key)).unwrap_or(&count[0]);
+        let mixture = Mixture {
+            count: settings.count(count, EXPERTS_MAX)?,
+            per_token: settings.count(per_token, EXPERTS_MAX)?,
+            intermediate: settings.count(width, WIDTH_MAX)?,
+        };
+        if mixture.per_token > mixture.count {
+            let problem = format!("{} of {} experts", mixture.per_token, mixture.count);
+            return Err(settings.wrong(per_token, problem));
+        }
+        Ok(mixture)
+    }
+
+    /// From GGUF metadata.
+    fn from_gguf(settings: &Settings<'_>) -> Result<Mixture, Error> {
+        Mixture::from(settings, (&["expert_count"], "expert_used_count", "expert_feed_forward_length"))
+    }
+}
+
+/// Which layers have a window, from a list of kinds, if there is one.
+fn sliding_from_types(settings: &Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, Error> {
+    let Some(kinds) = settings.texts("layer_types")? else { return Ok(None) };
     if kinds.len() != layers {
         return Err(settings.wrong("layer_types", format!("{} kinds for {layers} layers", kinds.len())));
     }
@@ -224,7 +165,7 @@ fn sliding_from_json(settings: &Settings<'_>, layers: usize) -> Result<Vec<bool>
             Err(settings.unsupported("layer_types", other.to_owned(), "sliding_attention, full_attention"))
         }
     };
-    kinds.iter().map(kind).collect()
+    kinds.iter().map(kind).collect::<Result<_, _>>().map(Some)
 }
 
 /// A window in all layers but every `pattern`th.

@@ -15,6 +15,10 @@ pub enum DType {
     F16,
     /// The upper half of an f32.
     BF16,
+    /// Sign, 4 bits of exponent, 3 of mantissa; no infinities. A [`Matrix`](crate::Matrix) may hold factors for them.
+    F8E4M3,
+    /// 32 values: a power of two, 4-bit floating point (sign, 2 bits of exponent, 1 of mantissa).
+    MXFP4,
     /// 32 values: f16 scale, 32 signed bytes.
     Q8_0,
     /// 32 values: f16 scale, 4-bit integers less 8.
@@ -39,10 +43,12 @@ pub enum DType {
 
 impl DType {
     /// Every format, in the order of the declaration.
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 15] = [
         DType::F32,
         DType::F16,
         DType::BF16,
+        DType::F8E4M3,
+        DType::MXFP4,
         DType::Q8_0,
         DType::Q4_0,
         DType::Q4_1,
@@ -58,8 +64,8 @@ impl DType {
     /// Values per block; 1 for the plain formats.
     pub const fn block_len(self) -> usize {
         match self {
-            DType::F32 | DType::F16 | DType::BF16 => 1,
-            DType::Q8_0 | DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => 32,
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 => 1,
+            DType::MXFP4 | DType::Q8_0 | DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => 32,
             DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K => 256,
         }
     }
@@ -69,6 +75,8 @@ impl DType {
         match self {
             DType::F32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::F8E4M3 => 1,
+            DType::MXFP4 => 17,
             DType::Q8_0 => 34,
             DType::Q4_0 => 18,
             DType::Q4_1 => 20,
@@ -96,13 +104,16 @@ impl DType {
     }
 }
 
-/// Widens `src` (whole blocks of `dtype`) into `dst`. Panics if the lengths do not match: a bug of the caller.
+/// Widens `src` (whole blocks of `dtype`) into `dst`; factors that a matrix holds beside them are not in it
+/// ([`Matrix::widen`](crate::Matrix::widen) has them). Panics if the lengths do not match: a bug of the caller.
 pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) {
     assert_eq!(Some(src.len()), dtype.row_bytes(dst.len()), "{dtype:?}: bytes for {} values", dst.len());
     let block: fn(&[u8], &mut [f32]) = match dtype {
         DType::F32 => |b, y| y[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         DType::F16 => |b, y| y[0] = f16::from_le_bytes([b[0], b[1]]).to_f32(),
         DType::BF16 => |b, y| y[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::F8E4M3 => |b, y| y[0] = f8_e4m3(b[0]),
+        DType::MXFP4 => mxfp4,
         DType::Q8_0 => q8_0,
         DType::Q4_0 => q4_0,
         DType::Q4_1 => q4_1,
@@ -122,6 +133,37 @@ pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) {
 /// The f16 at byte `at`.
 fn half_at(b: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([b[at], b[at + 1]]).to_f32()
+}
+
+/// Layout: sign, exponent of bias 7, mantissa. Exponent 0 holds the multiples of 1 / 512; all other bits set is no number.
+fn f8_e4m3(byte: u8) -> f32 {
+    let bits = u32::from(byte);
+    if bits & 127 == 127 {
+        return f32::NAN;
+    }
+    // The same bits as an f32 are too small by the difference of the two biases; small ones are subnormal there too.
+    f32::from_bits((bits & 128) << 24 | (bits & 127) << 20) * f32::from_bits((127 + 120) << 23)
+}
+
+/// Twice the values of 4-bit floating point, whose smallest is a half.
+pub(crate) const FP4_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half of the power of two that `exponent` (of bias 127) stands for: the factor of [`FP4_TWICE`].
+pub(crate) fn half_power(exponent: u8) -> f32 {
+    match exponent {
+        // Below the smallest power of two of whole precision.
+        0 | 1 => f32::from_bits(0x0020_0000 << exponent),
+        _ => f32::from_bits((u32::from(exponent) - 1) << 23),
+    }
+}
+
+/// Layout: exponent u8, q u8[16]; low nibbles are values 0 to 15, high ones 16 to 31. Value: fp4(q) 2^(exponent - 127).
+fn mxfp4(b: &[u8], y: &mut [f32]) {
+    let d = half_power(b[0]);
+    for (j, &q) in b[1..].iter().enumerate() {
+        y[j] = f32::from(FP4_TWICE[usize::from(q & 15)]) * d;
+        y[j + 16] = f32::from(FP4_TWICE[usize::from(q >> 4)]) * d;
+    }
 }
 
 /// Layout: d f16, q i8[32]. Value: q d.
@@ -255,5 +297,47 @@ fn q6k(b: &[u8], y: &mut [f32]) {
             let q = b[low + l] >> (4 * (g / 2)) & 15 | (b[high + l] >> (2 * g) & 3) << 4;
             *y = scale * (f32::from(q) - 32.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bits_of_floating_point_are_those_of_their_definition() {
+        for byte in 0..=255_u8 {
+            let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+            let size = match exponent {
+                0 => mantissa / 8.0 * 2_f32.powi(-6),
+                15 if mantissa == 7.0 => f32::NAN,
+                _ => (1.0 + mantissa / 8.0) * 2_f32.powi(exponent - 7),
+            };
+            let want = if byte > 127 { -size } else { size };
+            let got = f8_e4m3(byte);
+            assert!(got == want || got.is_nan() && want.is_nan(), "{byte:#x}: {got}, not {want}");
+        }
+        assert_eq!((f8_e4m3(0x38), f8_e4m3(0x7e), f8_e4m3(0x81)), (1.0, 448.0, -1.0 / 512.0));
+    }
+
+    #[test]
+    fn four_bits_of_floating_point_are_those_of_their_definition() {
+        let mut block = [0_u8; 17];
+        block[0] = 128;
+        for code in 0..16 {
+            block[1 + usize::from(code)] = code | (15 - code) << 4;
+        }
+        let mut values = [0.0; 32];
+        mxfp4(&block, &mut values);
+        let half = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0].map(|value| 2.0 * value);
+        for i in 0..8 {
+            assert_eq!((values[i], values[i + 8]), (half[i], -half[i]));
+            assert_eq!((values[31 - i], values[23 - i]), (half[i], -half[i]));
+        }
+        assert_eq!(
+            (half_power(127), half_power(2), half_power(1)),
+            (0.5, 2_f32.powi(-126), 2_f32.powi(-127))
+        );
+        assert_eq!((half_power(0), half_power(254)), (2_f32.powi(-128), 2_f32.powi(126)));
     }
 }

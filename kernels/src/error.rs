@@ -41,6 +41,16 @@ pub enum Error {
         /// Bytes there are.
         size: usize,
     },
+    /// Factors do not fit the matrix they are for.
+    #[error("{factors} factors for rectangles of {block:?} of {matrix}")]
+    Scales {
+        /// The matrix.
+        matrix: String,
+        /// Rows and columns of a rectangle.
+        block: (usize, usize),
+        /// Factors there are.
+        factors: usize,
+    },
     /// A folder or file is no model this crate can read at all.
     #[error("{}: {problem}", path.display())]
     NotAModel {

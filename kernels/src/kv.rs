@@ -15,8 +15,10 @@ pub struct KvLayout {
     pub layers: usize,
     /// Heads of keys and values per layer.
     pub kv_heads: usize,
-    /// Values per head.
-    pub head_dim: usize,
+    /// Values per head of a key.
+    pub key_dim: usize,
+    /// Values per head of a value; those of a key where a model does not tell them apart.
+    pub value_dim: usize,
     /// Tokens per block.
     pub block_size: usize,
 }
@@ -32,14 +34,14 @@ impl KvLayout {
         self.block_size.next_multiple_of(LANES)
     }
 
-    /// Distance in `v` between one token and the next: `head_dim`, rounded up to whole vectors.
+    /// Distance in `v` between one token and the next: `value_dim`, rounded up to whole vectors.
     pub fn value_stride(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+        self.value_dim.next_multiple_of(LANES)
     }
 
     /// Floats of the keys of one block, layer and head.
     pub(crate) fn key_floats(&self) -> usize {
-        self.head_dim * self.key_stride()
+        self.key_dim * self.key_stride()
     }
 
     /// Floats of the values of one block, layer and head.
@@ -82,10 +84,9 @@ impl KvMemory {
 
     /// Memory for `blocks` blocks, all zero. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
-        assert!(
-            layout.kv_heads > 0 && layout.head_dim > 0 && layout.block_size > 0,
-            "KV memory of nothing: {layout:?}"
-        );
+        let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
+        let sizes = [kv_heads, key_dim, value_dim, block_size];
+        assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
         let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
         let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
         // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
@@ -117,31 +118,31 @@ impl KvMemory {
         self.blocks
     }
 
-    /// Stores one token's `k` and `v`, each `[kv_heads, head_dim]`, at place `offset` of `block`.
+    /// Stores one token's `k [kv_heads, key_dim]` and `v [kv_heads, value_dim]` at place `offset` of `block`.
     #[expect(
         clippy::too_many_arguments,
         reason = "a struct would be made for each token only to be taken apart"
     )]
     pub fn write(&mut self, layer: usize, block: u32, offset: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout;
-        let KvLayout { kv_heads, head_dim, block_size, .. } = layout;
+        let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         assert!(offset < block_size, "KV write: token {offset} of a block of {block_size}");
-        assert_eq!(k.len(), kv_heads * head_dim, "KV write: keys");
-        assert_eq!(v.len(), kv_heads * head_dim, "KV write: values");
+        assert_eq!(k.len(), kv_heads * key_dim, "KV write: keys");
+        assert_eq!(v.len(), kv_heads * value_dim, "KV write: values");
         let start = self.layer_start(layer, block);
         let place = &mut self.floats_mut()[start..][..layout.floats_per_layer()];
         let (keys, values) = place.split_at_mut(kv_heads * layout.key_floats());
-        for (head, k) in keys.chunks_exact_mut(layout.key_floats()).zip(k.chunks_exact(head_dim)) {
+        for (head, k) in keys.chunks_exact_mut(layout.key_floats()).zip(k.chunks_exact(key_dim)) {
             for (lanes, &k) in head.chunks_exact_mut(layout.key_stride()).zip(k) {
                 lanes[offset] = k;
             }
         }
-        for (head, v) in values.chunks_exact_mut(layout.value_floats()).zip(v.chunks_exact(head_dim)) {
-            head[offset * layout.value_stride()..][..head_dim].copy_from_slice(v);
+        for (head, v) in values.chunks_exact_mut(layout.value_floats()).zip(v.chunks_exact(value_dim)) {
+            head[offset * layout.value_stride()..][..value_dim].copy_from_slice(v);
         }
     }
 
-    /// Keys of one block and layer: `[kv_heads, head_dim, key_stride]`, tokens innermost.
+    /// Keys of one block and layer: `[kv_heads, key_dim, key_stride]`, tokens innermost.
     pub fn k(&self, layer: usize, block: u32) -> &[f32] {
         let start = self.layer_start(layer, block);
         &self.floats()[start..][..self.layout.kv_heads * self.layout.key_floats()]
@@ -185,17 +186,19 @@ impl KvMemory {
 mod tests {
     use super::*;
 
-    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 3, block_size: 4 };
+    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4 };
+    const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 
     #[test]
     fn a_token_is_found_where_the_layout_says() {
         let mut kv = KvMemory::new(LAYOUT, 3);
         let k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        let v = k.map(|x| 10.0 * x);
-        kv.write(1, 2, 3, &k, &v);
+        kv.write(1, 2, 3, &k, &V);
         for (head, value) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
             assert_eq!(kv.k(1, 2)[(head * 3 + value) * 8 + 3], k[head * 3 + value]);
-            assert_eq!(kv.v(1, 2)[(head * 4 + 3) * 8 + value], v[head * 3 + value]);
+        }
+        for (head, value) in [(0, 0), (0, 4), (1, 0), (1, 4)] {
+            assert_eq!(kv.v(1, 2)[(head * 4 + 3) * 8 + value], V[head * 5 + value]);
         }
         assert!(kv.k(0, 2).iter().chain(kv.v(1, 1)).all(|&x| x == 0.0));
     }
@@ -203,8 +206,8 @@ mod tests {
     #[test]
     fn a_block_travels_as_bytes() {
         let mut from = KvMemory::new(LAYOUT, 2);
-        from.write(0, 1, 0, &[1.0; 6], &[2.0; 6]);
-        from.write(1, 1, 2, &[3.0; 6], &[4.0; 6]);
+        from.write(0, 1, 0, &[1.0; 6], &V);
+        from.write(1, 1, 2, &[3.0; 6], &[4.0; 10]);
         let bytes = from.export(1);
         assert_eq!(bytes.len(), LAYOUT.bytes_per_block());
         let mut into = KvMemory::new(LAYOUT, 4);

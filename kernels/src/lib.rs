@@ -21,12 +21,14 @@ pub use weights::Mapped;
 mod backend;
 pub mod check;
 mod cpu;
+mod experts;
 mod kv;
 mod op;
 mod reference;
 
 pub use backend::Backend;
 pub use cpu::CpuBackend;
+pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
 pub use kv::{KvLayout, KvMemory};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 pub use reference::ReferenceBackend;

@@ -1,6 +1,6 @@
 //! A weight matrix, as it lies in its file or packed. In the first form kernels read the stored bytes in place and multiply
-//! in f32; in the second the same numbers lie in the order of integer products, and activations are quantised. Ranks of
-//! one process share either.
+//! in f32 (the few that no kernel could read so are copied); in the second the same numbers lie in the order of integer
+//! products, and activations are quantised. Ranks of one process share either.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +27,21 @@ pub struct Matrix {
     stride: usize,
     /// Where the bytes are; written by the constructors only.
     store: Store,
+    /// Offset of the first byte there.
+    start: usize,
+    /// Factors beside the stored values.
+    scales: Option<Scales>,
+}
+
+/// Factors of the values in rectangles of a matrix: what FP8 checkpoints store beside their weights.
+#[derive(Clone)]
+struct Scales {
+    /// One for each rectangle, row after row of them.
+    grid: Arc<[f32]>,
+    /// Rows and columns of a rectangle.
+    block: (usize, usize),
+    /// The row of the rectangles' matrix that is row 0 of this one.
+    first: usize,
 }
 
 /// Bytes of a matrix.
@@ -34,8 +49,8 @@ pub struct Matrix {
 enum Store {
     /// Held in words, so that the bytes are aligned for f32.
     Owned(Arc<[u32]>),
-    /// A range of a mapped file.
-    Mapped { file: Arc<Mapped>, start: usize },
+    /// A mapped file.
+    Mapped(Arc<Mapped>),
     /// Repacked, in memory of its own.
     Packed(Arc<Packed>),
 }
@@ -45,7 +60,8 @@ impl Matrix {
     pub fn from_f32(rows: usize, cols: usize, values: &[f32]) -> Matrix {
         assert_eq!(rows.checked_mul(cols), Some(values.len()), "values of a {rows} x {cols} matrix");
         let words: Arc<[u32]> = values.iter().map(|v| v.to_bits()).collect();
-        Matrix { dtype: DType::F32, rows, cols, stride: cols * 4, store: Store::Owned(words) }
+        let (stride, store) = (cols * 4, Store::Owned(words));
+        Matrix { dtype: DType::F32, rows, cols, stride, store, start: 0, scales: None }
     }
 
     /// A matrix of stored blocks.
@@ -54,7 +70,8 @@ impl Matrix {
     /// [`Error::Matrix`] if `cols` is no multiple of the block of `dtype`, or `bytes` has not the size that follows.
     pub fn from_bytes(dtype: DType, rows: usize, cols: usize, bytes: Vec<u8>) -> Result<Matrix, Error> {
         let stride = check(dtype, rows, cols, bytes.len())?;
-        Ok(Matrix { dtype, rows, cols, stride, store: Store::Owned(words(&bytes)) })
+        let store = Store::Owned(words(&bytes));
+        Ok(Matrix { dtype, rows, cols, stride, store, start: 0, scales: None })
     }
 
     /// The matrix at byte `start` of a mapped file. Read in place, unless a plain format lies where its values would be
@@ -74,12 +91,40 @@ impl Matrix {
         let size = stride * rows;
         let bytes = &file.bytes()[start..][..size];
         let unaligned = !dtype.is_quantised() && !bytes.as_ptr().addr().is_multiple_of(dtype.block_bytes());
-        let store = if unaligned {
-            Store::Owned(words(bytes))
+        let (store, start) = if unaligned {
+            (Store::Owned(words(bytes)), 0)
         } else {
-            Store::Mapped { file: Arc::clone(file), start }
+            (Store::Mapped(Arc::clone(file)), start)
         };
-        Ok(Matrix { dtype, rows, cols, stride, store })
+        Ok(Matrix { dtype, rows, cols, stride, store, start, scales: None })
+    }
+
+    /// The same matrix with a factor for each rectangle of `block` (rows, columns): `grid` holds them row after row,
+    /// those at the edges for the part that is there.
+    ///
+    /// # Errors
+    /// [`Error::Scales`] if `grid` has not as many factors as there are rectangles.
+    pub fn scaled(self, grid: Vec<f32>, block: (usize, usize)) -> Result<Matrix, Error> {
+        let per_row = self.cols.checked_div(block.1).map(|_| self.cols.div_ceil(block.1));
+        let rows = self.rows.checked_div(block.0).map(|_| self.rows.div_ceil(block.0));
+        if per_row.zip(rows).map(|(cols, rows)| cols * rows) != Some(grid.len()) {
+            return Err(Error::Scales { matrix: format!("{self:?}"), block, factors: grid.len() });
+        }
+        Ok(Matrix { scales: Some(Scales { grid: grid.into(), block, first: 0 }), ..self })
+    }
+
+    /// Rows `first` to `first + rows`, which stay where they are. Panics if they are not there, or packed.
+    #[must_use]
+    pub fn part(&self, first: usize, rows: usize) -> Matrix {
+        let inside = first <= self.rows && rows <= self.rows - first;
+        assert!(inside && !self.is_packed(), "{rows} rows from {first} on of {self:?}");
+        let mut part = self.clone();
+        part.rows = rows;
+        part.start += first * self.stride;
+        if let Some(scales) = &mut part.scales {
+            scales.first += first;
+        }
+        part
     }
 
     /// The matrix packed, for products with activations of 8 bits; itself if its format cannot be packed.
@@ -95,17 +140,17 @@ impl Matrix {
             return self.clone();
         }
         let Some(packed) = Packed::new(self, arena, threads) else { return self.clone() };
-        if let Store::Mapped { file, start } = &self.store {
-            file.forget(*start..start + self.stride * self.rows);
+        if let Store::Mapped(file) = &self.store {
+            file.forget(self.start..self.start + self.stride * self.rows);
         }
-        Matrix { store: Store::Packed(Arc::new(packed)), ..*self }
+        Matrix { store: Store::Packed(Arc::new(packed)), start: 0, scales: None, ..*self }
     }
 
     /// The packed form, if it has that.
     pub(crate) fn packed(&self) -> Option<&Packed> {
         match &self.store {
             Store::Packed(packed) => Some(packed),
-            Store::Owned(_) | Store::Mapped { .. } => None,
+            Store::Owned(_) | Store::Mapped(_) => None,
         }
     }
 
@@ -119,23 +164,13 @@ impl Matrix {
         self.stride * self.rows
     }
 
-    /// Writes the values of row `r`, widened, to `out [cols]`. Panics if there is no such row.
-    pub fn widen(&self, r: usize, out: &mut [f32]) {
-        match self.packed() {
-            Some(packed) => {
-                assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
-                packed.widen(r, out);
-            }
-            None => dequantize(self.dtype, self.row(r), out),
-        }
-    }
-
-    /// All stored bytes, row after row; a packed matrix has none, and panics. Aligned to the value size for F32, F16 and BF16; not aligned for block formats.
+    /// All stored bytes, row after row; a packed matrix has none, and panics. Aligned to the value size for F32, F16 and
+    /// BF16; not aligned for block formats.
     pub fn bytes(&self) -> &[u8] {
         let size = self.stride * self.rows;
         match &self.store {
-            Store::Owned(words) => &bytemuck::cast_slice(words)[..size],
-            Store::Mapped { file, start } => &file.bytes()[*start..][..size],
+            Store::Owned(words) => &bytemuck::cast_slice(words)[self.start..][..size],
+            Store::Mapped(file) => &file.bytes()[self.start..][..size],
             Store::Packed(_) => panic!("{self:?} is packed"),
         }
     }
@@ -149,6 +184,28 @@ impl Matrix {
     pub fn row(&self, r: usize) -> &[u8] {
         assert!(r < self.rows, "row {r} of {}", self.rows);
         &self.bytes()[r * self.stride..][..self.stride]
+    }
+
+    /// The factors of row `r`, and how many columns share one; none if the stored values are the values.
+    pub fn scales(&self, r: usize) -> Option<(&[f32], usize)> {
+        let Scales { grid, block, first } = self.scales.as_ref()?;
+        let per_row = self.cols.div_ceil(block.1);
+        Some((&grid[(first + r) / block.0 * per_row..][..per_row], block.1))
+    }
+
+    /// Row `r` as f32 values: the very values that products are made of. Panics if there is no such row or `out` has not
+    /// its length.
+    pub fn widen(&self, r: usize, out: &mut [f32]) {
+        if let Some(packed) = self.packed() {
+            assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
+            return packed.widen(r, out);
+        }
+        dequantize(self.dtype, self.row(r), out);
+        if let Some((scales, columns)) = self.scales(r) {
+            for (values, scale) in out.chunks_mut(columns).zip(scales) {
+                values.iter_mut().for_each(|value| *value *= scale);
+            }
+        }
     }
 
     /// All values, widened.
@@ -186,4 +243,22 @@ fn words(bytes: &[u8]) -> Arc<[u32]> {
             u32::from_ne_bytes(word)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_belong_to_their_rectangles_whatever_part_is_taken() {
+        let matrix =
+            Matrix::from_f32(3, 5, &[1.0; 15]).scaled(vec![2.0, 3.0, 4.0, 5.0], (2, 4)).expect("fits");
+        let upper = [2.0, 2.0, 2.0, 2.0, 3.0];
+        let lower = [4.0, 4.0, 4.0, 4.0, 5.0];
+        assert_eq!(matrix.to_f32(), [upper, upper, lower].concat());
+        assert_eq!(matrix.part(1, 2).to_f32(), [upper, lower].concat());
+        assert_eq!(matrix.part(1, 2).part(1, 1).to_f32(), lower);
+        let error = Matrix::from_f32(3, 5, &[1.0; 15]).scaled(vec![1.0; 3], (2, 4)).expect_err("too few");
+        assert_eq!(error.to_string(), "3 factors for rectangles of (2, 4) of Matrix(F32 3 x 5)");
+    }
 }

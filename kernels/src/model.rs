@@ -1,11 +1,19 @@
 //! What a model is to the rest of the system: something that computes steps. The families are behind one trait, so that
 //! a rank never knows which one it runs.
 
+mod decoder;
+mod deepseek;
 mod gemma3;
+mod gpt_oss;
+mod latent;
 mod llama;
 mod load;
 mod parts;
 mod pass;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
+mod route;
 mod scratch;
 mod source;
 mod text;
@@ -42,7 +50,7 @@ pub trait Model: Send + Sync {
 /// What is known of a model from its files.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Name of the family: `llama`, `gemma3`.
+    /// Name of the family: `llama`, `qwen3_moe`.
     pub family: &'static str,
     /// Number of token ids; the length of a row of logits.
     pub vocab: usize,
@@ -52,8 +60,10 @@ pub struct Facts {
     pub layers: usize,
     /// Heads of keys and values per layer.
     pub kv_heads: usize,
-    /// Values per head.
-    pub head_dim: usize,
+    /// Values per head of a key.
+    pub key_dim: usize,
+    /// Values per head of a value.
+    pub value_dim: usize,
     /// Weights, as numbers; shared ones count once.
     pub parameters: u64,
     /// Bytes those take as stored.
@@ -67,7 +77,8 @@ pub struct Facts {
 impl Facts {
     /// Layout of KV memory that fits the model, with blocks of `block_size` tokens.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
-        KvLayout { layers: self.layers, kv_heads: self.kv_heads, head_dim: self.head_dim, block_size }
+        let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size }
     }
 }
 

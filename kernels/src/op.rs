@@ -5,12 +5,20 @@ use crate::kv::{KvLayout, KvMemory};
 use crate::matrix::Matrix;
 
 /// What is applied to the gate of a feed-forward layer.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
     Silu,
     /// GELU by its tanh form: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`.
     GeluTanh,
+    /// `g / (1 + exp(-slope * g)) * (u + 1)` of the gate `g`, at most `limit`, and of what it gates, `u`, between `-limit`
+    /// and `limit`: the gate of gpt-oss.
+    ClampedSwiglu {
+        /// Factor in the sigmoid.
+        slope: f32,
+        /// Bound of both sides.
+        limit: f32,
+    },
 }
 
 /// Which two values of a head turn together.
@@ -92,10 +100,12 @@ pub struct Attention<'a> {
     pub layer: usize,
     /// Heads of the queries; a multiple of the layout's `kv_heads`.
     pub heads: usize,
-    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    /// Factor of the scores, usually `1 / sqrt(key_dim)`.
     pub scale: f32,
     /// A token sees this many positions, itself included; none: all up to itself.
     pub window: Option<u32>,
+    /// A score for each head of queries that takes part in the softmax and has no value: weight that goes nowhere.
+    pub sinks: Option<&'a [f32]>,
     /// The sequences of the step, in the order of their tokens.
     pub rows: &'a [AttentionRow<'a>],
 }
@@ -158,6 +168,24 @@ pub(crate) fn check_rope(x: &[f32], heads: usize, positions: &[u32], table: &Rop
     head_dim
 }
 
+/// Checks the arguments of `add_bias`.
+pub(crate) fn check_bias(x: &[f32], bias: &[f32]) {
+    assert!(!bias.is_empty(), "add_bias: no bias");
+    assert!(x.len().is_multiple_of(bias.len()), "add_bias: {} values, rows of {}", x.len(), bias.len());
+}
+
+/// Checks the arguments of `matmul_heads`.
+pub(crate) fn check_heads(x: &[f32], rows: usize, weights: &[Matrix], out: &[f32]) {
+    let sizes = |weight: &Matrix| (weight.rows, weight.cols);
+    let Some((outputs, cols)) = weights.first().map(sizes) else { panic!("matmul_heads: no heads") };
+    assert!(
+        weights.iter().all(|weight| sizes(weight) == (outputs, cols)),
+        "matmul_heads: heads of one shape"
+    );
+    assert_eq!(x.len(), rows * weights.len() * cols, "matmul_heads: x, for {rows} rows");
+    assert_eq!(out.len(), rows * weights.len() * outputs, "matmul_heads: out, for {rows} rows");
+}
+
 /// Checks the arguments of `gated` and `add`.
 pub(crate) fn check_pair(op: &str, x: &[f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "{op}: both sides");
@@ -165,12 +193,14 @@ pub(crate) fn check_pair(op: &str, x: &[f32], y: &[f32]) {
 
 /// Checks the arguments of `attention`.
 pub(crate) fn check_attention(args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &[f32]) {
-    let KvLayout { layers, kv_heads, head_dim, block_size } = kv.layout();
+    let KvLayout { layers, kv_heads, key_dim, value_dim, block_size } = kv.layout();
     assert!(args.layer < layers, "attention: layer {} of {layers}", args.layer);
     assert!(args.heads.is_multiple_of(kv_heads), "attention: {} heads share {kv_heads}", args.heads);
     assert!(args.window != Some(0), "attention: a window of nothing");
-    assert_eq!(q.len(), args.tokens() * args.heads * head_dim, "attention: q, for {} tokens", args.tokens());
-    assert_eq!(out.len(), q.len(), "attention: out");
+    assert!(args.sinks.is_none_or(|sinks| sinks.len() == args.heads), "attention: a sink for each head");
+    let heads = args.tokens() * args.heads;
+    assert_eq!(q.len(), heads * key_dim, "attention: q, for {} tokens", args.tokens());
+    assert_eq!(out.len(), heads * value_dim, "attention: out, for {} tokens", args.tokens());
     for (r, row) in args.rows.iter().enumerate().filter(|(_, row)| row.tokens > 0) {
         let end = row.start as usize + row.tokens;
         let (first, last) = (args.first_seen(row.start as usize) / block_size, end.div_ceil(block_size));

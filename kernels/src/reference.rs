@@ -4,7 +4,7 @@
 use crate::backend::Backend;
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
-use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::op::{self, Activation, Attention, AttentionRow, Pairing, RopeTable};
 use crate::packed::plain;
 
 /// Plain loops on the calling thread.
@@ -66,14 +66,12 @@ impl Backend for ReferenceBackend {
 
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
         op::check_attention(args, q, kv, out);
-        let width = args.heads * kv.layout().head_dim;
-        let mut done = 0;
-        for (r, row) in args.rows.iter().enumerate() {
-            for token in 0..row.tokens {
-                let at = done * width..(done + 1) * width;
-                attend(args, Seen { row: r, token }, &q[at.clone()], kv, &mut out[at]);
-                done += 1;
-            }
+        let (keys, values) = (args.heads * kv.layout().key_dim, args.heads * kv.layout().value_dim);
+        let seen =
+            |(r, row): (usize, &AttentionRow<'_>)| (0..row.tokens).map(move |token| Seen { row: r, token });
+        let tokens = args.rows.iter().enumerate().flat_map(seen);
+        for ((seen, q), out) in tokens.zip(q.chunks_exact(keys)).zip(out.chunks_exact_mut(values)) {
+            attend(args, seen, q, kv, out);
         }
     }
 }
@@ -126,16 +124,20 @@ pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
 
 /// `gate = activation(gate) * up`.
 pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
-    for (gate, up) in gate.iter_mut().zip(up) {
+    for (gate, &up) in gate.iter_mut().zip(up) {
         let x = *gate;
-        let active = match activation {
-            Activation::Silu => x / (1.0 + (-x).exp()),
+        *gate = match activation {
+            Activation::Silu => x / (1.0 + (-x).exp()) * up,
             Activation::GeluTanh => {
                 let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
-                0.5 * x * (1.0 + inner.tanh())
+                0.5 * x * (1.0 + inner.tanh()) * up
+            }
+            Activation::ClampedSwiglu { slope, limit } => {
+                // What is no number stays so.
+                let x = if x > limit { limit } else { x };
+                x / (1.0 + (-slope * x).exp()) * (up.clamp(-limit, limit) + 1.0)
             }
         };
-        *gate = active * up;
     }
 }
 
@@ -161,11 +163,11 @@ pub(crate) struct Seen {
 /// Attention of one token, all heads: softmax of the scores, then the weighted sum of the values.
 pub(crate) fn attend(args: &Attention<'_>, seen: Seen, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
     let (layout, row) = (kv.layout(), args.rows[seen.row]);
-    let (head_dim, group) = (layout.head_dim, args.heads / layout.kv_heads);
+    let (key_dim, value_dim, group) = (layout.key_dim, layout.value_dim, args.heads / layout.kv_heads);
     let position = row.start as usize + seen.token;
     let past = args.first_seen(position)..position + 1;
     let mut scores = Vec::with_capacity(past.len());
-    for (head, (q, out)) in q.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)).enumerate() {
+    for (head, (q, out)) in q.chunks_exact(key_dim).zip(out.chunks_exact_mut(value_dim)).enumerate() {
         let kv_head = head / group;
         let place = |p: usize| (row.blocks[p / layout.block_size], p % layout.block_size);
         scores.clear();
@@ -175,14 +177,15 @@ pub(crate) fn attend(args: &Attention<'_>, seen: Seen, q: &[f32], kv: &KvMemory,
             let key = keys.chunks_exact(layout.key_stride()).map(|lanes| lanes[offset]);
             args.scale * q.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k)
         }));
-        let max = scores.iter().fold(f32::NEG_INFINITY, |max, &score| max.max(score));
+        let sink = args.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+        let max = scores.iter().fold(sink, |max, &score| max.max(score));
         scores.iter_mut().for_each(|score| *score = (*score - max).exp());
-        let total: f32 = scores.iter().sum();
+        let total = scores.iter().sum::<f32>() + (sink - max).exp();
         out.fill(0.0);
         for (p, weight) in past.clone().zip(&scores) {
             let (block, offset) = place(p);
             let start = kv_head * layout.value_floats() + offset * layout.value_stride();
-            let value = &kv.v(args.layer, block)[start..][..head_dim];
+            let value = &kv.v(args.layer, block)[start..][..value_dim];
             out.iter_mut().zip(value).for_each(|(out, v)| *out += weight / total * v);
         }
     }

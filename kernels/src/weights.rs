@@ -6,6 +6,7 @@
 
 pub(crate) mod gguf;
 mod map;
+pub(crate) mod repack;
 pub(crate) mod safetensors;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(crate) struct Weights {
     path: PathBuf,
     /// Those not taken yet.
     tensors: BTreeMap<String, Stored>,
+    /// Rows and columns of the rectangles that share a factor in FP8 matrices; none: the model has no such matrices.
+    fp8_block: Option<(usize, usize)>,
     /// Numbers in the tensors taken.
     parameters: u64,
     /// Bytes of the tensors taken.
@@ -48,9 +51,10 @@ pub(crate) struct Stored {
 }
 
 impl Weights {
-    /// All tensors of a model, which lies at `path`.
-    pub fn new(path: &Path, tensors: BTreeMap<String, Stored>) -> Weights {
-        Weights { path: path.to_owned(), tensors, parameters: 0, bytes: 0, packing: None }
+    /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
+    pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
+        let path = path.to_owned();
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None }
     }
 
     /// From here on matrices whose format allows it are packed, with so many threads.
@@ -76,12 +80,81 @@ impl Weights {
         self.tensors.get(name).map(|stored| stored.shape.as_slice())
     }
 
-    /// Takes a matrix of `rows` by `cols`.
+    /// Takes a matrix of `rows` by `cols`, packed if matrices are.
     ///
     /// # Errors
     /// [`Error::MissingTensor`]; [`Error::Tensor`] if it has another shape or a format that is not read.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, Error> {
-        self.take(name, &[rows, cols])
+        let stored = self.stored(name, rows, cols)?;
+        Ok(self.packed(&stored))
+    }
+
+    /// A matrix made of stored ones, packed if matrices are.
+    pub fn packed(&mut self, matrix: &Matrix) -> Matrix {
+        match &mut self.packing {
+            Some((arena, threads)) => matrix.pack_into(arena, *threads),
+            None => matrix.clone(),
+        }
+    }
+
+    /// Takes a matrix as it is stored; with it the factors of FP8, which are in a tensor of their own.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn stored(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, Error> {
+        let matrix = self.take(name, &[rows, cols])?;
+        if matrix.dtype != DType::F8E4M3 {
+            return Ok(matrix);
+        }
+        let Some(block) = self.fp8_block else {
+            return Err(Error::Tensor {
+                path: self.path.clone(),
+                name: name.to_owned(),
+                found: format!("{matrix:?}"),
+                needed: "quantization_config of method fp8 beside it".to_owned(),
+            });
+        };
+        let grid = [rows.div_ceil(block.0), cols.div_ceil(block.1)];
+        matrix.scaled(self.take(&format!("{name}_scale_inv"), &grid)?.to_f32(), block)
+    }
+
+    /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn stack(&mut self, name: &str, [count, rows, cols]: [usize; 3]) -> Result<Vec<Matrix>, Error> {
+        let all = self.take(name, &[count, rows, cols])?;
+        Ok((0..count).map(|index| all.part(index * rows, rows)).collect())
+    }
+
+    /// Takes `count` vectors of `len` that lie in one tensor, and widens them.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn vectors(&mut self, name: &str, count: usize, len: usize) -> Result<Vec<Vec<f32>>, Error> {
+        let all = self.take(name, &[count, len])?.to_f32();
+        Ok(all.chunks_exact(len).map(<[f32]>::to_vec).collect())
+    }
+
+    /// Takes `count` matrices of MXFP4 that lie in two tensors, `{name}_blocks` and `{name}_scales`.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`]; also if `cols` is no multiple of the block.
+    pub fn fp4_stack(&mut self, name: &str, [count, rows, cols]: [usize; 3]) -> Result<Vec<Matrix>, Error> {
+        if !cols.is_multiple_of(DType::MXFP4.block_len()) {
+            let found = format!("for rows of {cols} values");
+            let needed = "whole blocks of 32".to_owned();
+            return Err(Error::Tensor { path: self.path.clone(), name: name.to_owned(), found, needed });
+        }
+        let per_row = cols / DType::MXFP4.block_len();
+        let blocks = self.raw(&format!("{name}_blocks"), &[count, rows, per_row, repack::NIBBLES])?;
+        let exponents = self.raw(&format!("{name}_scales"), &[count, rows, per_row])?;
+        let (blocks, exponents) = (blocks.bytes(), exponents.bytes());
+        self.parameters += 2 * blocks.len() as u64;
+        self.bytes += (blocks.len() + exponents.len()) as u64;
+        let each = rows * per_row;
+        let parts = blocks.chunks_exact(each * repack::NIBBLES).zip(exponents.chunks_exact(each));
+        Ok(parts.map(|(blocks, exponents)| repack::mxfp4(blocks, exponents, (rows, cols))).collect())
     }
 
     /// Takes a vector and widens it.
@@ -113,34 +186,62 @@ impl Weights {
         }
     }
 
-    /// Takes a tensor of exactly this shape (one or two sizes) as a matrix.
+    /// Takes a tensor of exactly this shape as a matrix, whose rows are runs of the last size.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
+        let stored = self.find(name, shape)?;
+        let dtype = match &stored.dtype {
+            Ok(dtype) => *dtype,
+            Err(_) => return Err(refused(name, &stored, format!("one of {:?}", DType::ALL))),
+        };
+        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
+        let matrix = Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
+            .map_err(|error| refused(name, &stored, format!("inside of its file: {error}")))?;
+        self.parameters += (rows * cols) as u64;
+        self.bytes += matrix.size() as u64;
+        Ok(matrix)
+    }
+
+    /// Takes a tensor of bytes of exactly this shape.
+    fn raw(&mut self, name: &str, shape: &[usize]) -> Result<Raw, Error> {
+        let stored = self.find(name, shape)?;
+        let len = shape.iter().product();
+        let inside = stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
+        match &stored.dtype {
+            Err(found) if found == "U8" && inside => Ok(Raw { stored, len }),
+            _ => Err(refused(name, &stored, "U8".to_owned())),
+        }
+    }
+
+    /// Takes a tensor of exactly this shape out of the table. Its sizes are those of the file, whose reader has seen that
+    /// their product is no more than the file has.
+    fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored, Error> {
         let Some(stored) = self.tensors.remove(name) else {
             return Err(Error::MissingTensor { path: self.path.clone(), name: name.to_owned() });
         };
-        let refused = |needed: String| Error::Tensor {
-            path: stored.file.path().to_owned(),
-            name: name.to_owned(),
-            found: describe(&stored),
-            needed,
-        };
-        let dtype = match &stored.dtype {
-            Ok(dtype) => *dtype,
-            Err(_) => return Err(refused(format!("one of {:?}", DType::ALL))),
-        };
         if stored.shape != shape {
-            return Err(refused(format!("{shape:?}")));
+            return Err(refused(name, &stored, format!("{shape:?}")));
         }
-        let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
-        let matrix = Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
-            .map_err(|error| refused(format!("inside of its file: {error}")))?;
-        self.parameters += (rows * cols) as u64;
-        self.bytes += matrix.size() as u64;
-        Ok(match &mut self.packing {
-            Some((arena, threads)) => matrix.pack_into(arena, *threads),
-            None => matrix,
-        })
+        Ok(stored)
     }
+}
+
+/// A tensor of bytes.
+struct Raw {
+    stored: Stored,
+    len: usize,
+}
+
+impl Raw {
+    /// The bytes.
+    fn bytes(&self) -> &[u8] {
+        &self.stored.file.bytes()[self.stored.start..][..self.len]
+    }
+}
+
+/// A tensor is not what is needed.
+fn refused(name: &str, stored: &Stored, needed: String) -> Error {
+    let (path, name) = (stored.file.path().to_owned(), name.to_owned());
+    Error::Tensor { path, name, found: describe(stored), needed }
 }
 
 /// Format and shape of a tensor, for messages.

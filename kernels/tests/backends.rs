@@ -105,13 +105,13 @@ fn results(backend: &mut CpuBackend) -> Vec<Vec<f32>> {
             all.push(out);
         }
     }
-    let layout = KvLayout { layers: 1, kv_heads: 3, head_dim: 64, block_size: 16 };
+    let layout = KvLayout { layers: 1, kv_heads: 3, key_dim: 64, value_dim: 64, block_size: 16 };
     let (kv, tables) = sample.kv(layout, 2, 300);
     let rows = [
         AttentionRow { start: 299, tokens: 1, blocks: &tables[0] },
         AttentionRow { start: 50, tokens: 111, blocks: &tables[1] },
     ];
-    let args = Attention { layer: 0, heads: 9, scale: 0.125, window: Some(100), rows: &rows };
+    let args = Attention { layer: 0, heads: 9, scale: 0.125, window: Some(100), sinks: None, rows: &rows };
     let mut out = vec![0.0; 112 * 9 * 64];
     backend.attention(&args, &sample.values(out.len()), &kv, &mut out);
     all.push(out.clone());

@@ -7,6 +7,7 @@ mod fixtures {
     pub mod gguf;
     pub mod small;
     pub mod stored;
+    #[expect(dead_code, reason = "other tests take older files")]
     pub mod tiny;
 }
 
@@ -125,7 +126,8 @@ fn formats_widen_to_the_values_of_their_definition() {
     // Random blocks, widened by the reference code of the format's authors.
     let bytes = std::fs::read(oracle("formats").join("blocks.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    for dtype in DType::ALL.into_iter().filter(|dtype| *dtype != DType::F32) {
+    // F32 is what it is, and the values of F8E4M3 have a test of their own.
+    for dtype in DType::ALL.into_iter().filter(|dtype| ![DType::F32, DType::F8E4M3].contains(dtype)) {
         let name = format!("{dtype:?}");
         let name = name.strip_suffix('K').map_or(name.clone(), |bits| format!("{bits}_K"));
         let values = floats(&tensors, &format!("{name}.values"));
@@ -308,10 +310,20 @@ fn gguf_features_that_are_not_built_are_refused_by_name() {
         file.metadata.remove(0);
         file.put("general.architecture", "mamba");
     });
-    refused(architecture, "unknown architecture \"mamba\"; known: llama, gemma3");
+    refused(
+        architecture,
+        "unknown architecture \"mamba\"; known: llama, qwen2, qwen3, qwen3moe, gemma3, gpt-oss",
+    );
     refused(with(&|file| drop(file.metadata.remove(0))), "general.architecture: is missing or no text");
     refused(with(&|file| file.put("llama.expert_count", 8_u32)), "llama.expert_count = 8 is not supported");
-    refused(with(&|file| file.put("llama.rope.scaling.type", "yarn")), "llama.rope.scaling.type = yarn");
+    refused(
+        with(&|file| file.put("llama.rope.scaling.type", "longrope")),
+        "llama.rope.scaling.type = longrope",
+    );
+    refused(
+        with(&|file| file.put("llama.rope.scaling.type", "yarn")),
+        "llama.rope.scaling.factor: is missing",
+    );
     refused(with(&|file| file.put("llama.logit_scale", 2.0_f32)), "llama.logit_scale = 2 is not supported");
     refused(
         with(&|file| file.put("llama.rope.dimension_count", 2_u32)),
@@ -396,7 +408,7 @@ fn settings_that_are_not_built_are_refused_by_name() {
     );
     refused(
         config("model_type", json!("mistral")),
-        "known: LlamaForCausalLM (llama), Gemma3ForCausalLM (gemma3_text)",
+        "known: LlamaForCausalLM (llama), Qwen2ForCausalLM (qwen2), ",
     );
     refused(
         config("attention_bias", json!(true)),
@@ -404,16 +416,16 @@ fn settings_that_are_not_built_are_refused_by_name() {
     );
     refused(config("mlp_bias", json!(true)), "mlp_bias = true is not supported");
     refused(config("hidden_act", json!("relu")), "hidden_act = relu is not supported; supported: silu");
-    refused(config("quantization_config", json!({ "bits": 4 })), "quantization_config = an object");
     refused(config("final_logit_softcapping", json!(30.0)), "final_logit_softcapping = 30 is not supported");
     refused(
         config("rope_scaling", json!({ "rope_type": "yarn", "factor": 4 })),
-        "rope_scaling.rope_type = yarn",
+        "rope_scaling.original_max_position_embeddings: is missing",
     );
     refused(
-        config("rope_scaling", json!({ "type": "dynamic" })),
-        "rope_scaling.type = dynamic is not supported",
+        config("rope_scaling", json!({ "type": "longrope" })),
+        "rope_scaling.type = longrope is not supported",
     );
+    config("rope_scaling", json!({ "type": "dynamic", "factor": 2.0 })).unwrap();
     let partial = json!({ "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5 });
     refused(config("rope_parameters", partial), "rope_parameters.partial_rotary_factor = 0.5");
     config("rope_scaling", json!({ "type": "linear", "factor": 2.0 })).unwrap();

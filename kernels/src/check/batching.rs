@@ -1,10 +1,10 @@
 //! Batch invariance: what a row comes to has the same bits alone, among others, and in other chunks. The scheduler mixes
 //! requests as they come, and a client must not see an answer change because of its neighbours.
 
-use super::{Check, Heads, LAYOUTS};
+use super::{ACTIVATIONS, Check, Heads, LAYOUTS};
 use crate::dtype::DType;
 use crate::kv::KvMemory;
-use crate::op::{Activation, Attention, AttentionRow};
+use crate::op::{Attention, AttentionRow};
 
 impl Check<'_> {
     /// All operations in which rows could meet.
@@ -43,7 +43,7 @@ impl Check<'_> {
     /// Gates of rows that do not fill vectors.
     fn gates_alone(&mut self) {
         let (x, up) = (self.sample.values(13 * 9), self.sample.values(13 * 9));
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        for activation in ACTIVATIONS {
             let (mut all, mut alone) = (x.clone(), x.clone());
             self.backend.gated(&mut all, &up, activation);
             for (x, up) in alone.chunks_exact_mut(13).zip(up.chunks_exact(13)) {
@@ -56,10 +56,10 @@ impl Check<'_> {
     /// Attention of a prompt at once, in chunks, and token by token among others.
     fn chunks(&mut self, (heads, layout): Heads) {
         let (kv, tables) = self.sample.kv(layout, 2, 150);
-        let width = heads * layout.head_dim;
-        let q = self.sample.values(150 * width);
-        for window in [None, Some(20)] {
-            let args = Attention { layer: 0, heads, scale: 0.5, window, rows: &[] };
+        let (width, wide) = (heads * layout.key_dim, heads * layout.value_dim);
+        let (q, sinks) = (self.sample.values(150 * width), self.sample.values(heads));
+        for (window, sinks) in [(None, None), (Some(20), None), (Some(20), Some(sinks.as_slice()))] {
+            let args = Attention { layer: 0, heads, scale: 0.5, window, sinks, rows: &[] };
             let whole = self.attend(&args, &q, &kv, &[(0, 150, &tables[0])]);
             for size in [1, 5, 16, 64, 97] {
                 let (mut got, mut start) = (Vec::new(), 0);
@@ -69,7 +69,7 @@ impl Check<'_> {
                     // Another row comes first, so that the chunk changes its place in the step.
                     let both = [&q[..3 * width], chunk].concat();
                     let rows = [(40, 3, &tables[1]), (start, tokens, &tables[0])];
-                    got.extend_from_slice(&self.attend(&args, &both, &kv, &rows)[3 * width..]);
+                    got.extend_from_slice(&self.attend(&args, &both, &kv, &rows)[3 * wide..]);
                     start += tokens;
                 }
                 let case =
@@ -91,7 +91,8 @@ impl Check<'_> {
             .iter()
             .map(|&(start, tokens, blocks)| AttentionRow { start: start as u32, tokens, blocks })
             .collect();
-        let mut out = vec![f32::NAN; q.len()];
+        let layout = kv.layout();
+        let mut out = vec![f32::NAN; q.len() / layout.key_dim * layout.value_dim];
         self.backend.attention(&Attention { rows: &rows, ..*args }, q, kv, &mut out);
         out
     }

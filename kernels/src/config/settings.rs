@@ -58,6 +58,11 @@ impl<'a> Settings<'a> {
         self.find(key).is_some()
     }
 
+    /// True for a number that is zero, where [`Settings::count`] would refuse it.
+    pub fn is_zero(&self, key: &str) -> bool {
+        matches!(self.find(key), Some(Found::Number(0.0)))
+    }
+
     /// A whole number from 1 to `max`.
     pub fn count(&self, key: &str, max: usize) -> Result<usize, Error> {
         self.count_if_any(key, max)?.ok_or_else(|| self.missing(key))
@@ -148,10 +153,11 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// A list of numbers of GGUF metadata; empty if there is none.
+    /// A list of numbers; empty if there is none.
     pub fn numbers(&self, key: &str) -> Result<Vec<f64>, Error> {
         let numbers = match self.find(key) {
             None => return Ok(Vec::new()),
+            Some(Found::Array(array)) => array.iter().map(Json::as_f64).collect(),
             Some(Found::List(list)) => list.collect(|value| as_number(&value))?,
             Some(_) => None,
         };

@@ -53,13 +53,14 @@ pub(crate) fn run(
 /// The reference, a token at a time.
 fn plain(pool: &mut Pool, args: &Attention<'_>, (q, kv): (&[f32], &KvMemory), out: &mut [f32]) {
     let tokens = items(args, 1);
-    let width = args.heads * kv.layout().head_dim;
+    let (keys, values) = (args.heads * kv.layout().key_dim, args.heads * kv.layout().value_dim);
     let seen = |place: usize| {
         let item = tokens.iter().rfind(|item| item.place <= place).expect("items cover all tokens");
         Seen { row: item.row, token: item.token + place - item.place }
     };
-    pool.run_parts(out, width, &|start, out| {
-        reference::attend(args, seen(start / width), &q[start..][..width], kv, out);
+    pool.run_parts(out, values, &|start, out| {
+        let token = start / values;
+        reference::attend(args, seen(token), &q[token * keys..][..keys], kv, out);
     });
 }
 

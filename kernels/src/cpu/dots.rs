@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::buffer::Buffer;
-use super::format::{Bf16, F16, F32, Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use super::format::{Bf16, F16, F32, Format, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::lanes::{self, LANES, unrolled};
 use super::output::Output;
 use crate::dtype::DType;
@@ -54,6 +54,8 @@ pub(crate) fn is_turned(dtype: DType) -> bool {
         DType::F32 => F32::TURNED,
         DType::F16 => F16::TURNED,
         DType::BF16 => Bf16::TURNED,
+        DType::F8E4M3 => false,
+        DType::MXFP4 => Mxfp4::TURNED,
         DType::Q8_0 => Q8_0::TURNED,
         DType::Q4_0 => Q4_0::TURNED,
         DType::Q4_1 => Q4_1::TURNED,
@@ -85,6 +87,8 @@ pub(crate) unsafe fn columns(input: Input<'_>, weight: &Matrix, range: Range<usi
             DType::F32 => rows::<F32>(input, weight, range, out),
             DType::F16 => rows::<F16>(input, weight, range, out),
             DType::BF16 => rows::<Bf16>(input, weight, range, out),
+            DType::F8E4M3 => widened(input, weight, range, out),
+            DType::MXFP4 => rows::<Mxfp4>(input, weight, range, out),
             DType::Q8_0 => rows::<Q8_0>(input, weight, range, out),
             DType::Q4_0 => rows::<Q4_0>(input, weight, range, out),
             DType::Q4_1 => rows::<Q4_1>(input, weight, range, out),
@@ -267,7 +271,22 @@ fn last<F: Format>(row: &[u8]) -> [__m256; 4] {
     unsafe { F::group(block.as_ptr(), &F::scales(block.as_ptr()), 0) }
 }
 
-/// Any number of rows of activations with the weight rows of `range`, a strip at a time.
+/// [`columns`] of a format that has no [`Format`]: strips of rows are widened by the matrix itself.
+///
+/// # Safety
+/// As for [`columns`], with the lengths checked.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widened(input: Input<'_>, weight: &Matrix, range: Range<usize>, out: &Output<'_>) {
+    let widen = |r: usize, wide: &mut [f32]| {
+        let (row, rest) = wide.split_at_mut(weight.cols);
+        weight.widen(r, row);
+        rest.fill(0.0);
+    };
+    // SAFETY: the caller's promises.
+    SCRATCH.with_borrow_mut(|scratch| unsafe { strips(input, (weight.rows, range), widen, (out, scratch)) });
+}
+
+/// Any number of rows of activations with the weight rows of `range`.
 ///
 /// # Safety
 /// As for [`rows`].
@@ -276,6 +295,24 @@ unsafe fn many<F: Format>(
     input: Input<'_>,
     weight: &Matrix,
     range: Range<usize>,
+    to: (&Output<'_>, &mut Buffer),
+) {
+    // SAFETY: the caller's promises; `wide` is as long as a row of activations.
+    let widen = |r: usize, wide: &mut [f32]| unsafe { widen_row::<F>(weight.row(r), wide) };
+    // SAFETY: the caller's promises.
+    unsafe { strips(input, (weight.rows, range), widen, to) };
+}
+
+/// Any number of rows of activations with the weight rows of `range`, a strip at a time, which `widen` fills with rows.
+///
+/// # Safety
+/// As for [`rows`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn strips(
+    input: Input<'_>,
+    (cols, range): (usize, Range<usize>),
+    widen: impl Fn(usize, &mut [f32]),
     (out, scratch): (&Output<'_>, &mut Buffer),
 ) {
     let stride = input.stride;
@@ -283,15 +320,14 @@ unsafe fn many<F: Format>(
     for first in range.clone().step_by(STRIP) {
         let count = STRIP.min(range.end - first);
         for (r, wide) in scratch.chunks_exact_mut(stride).take(count).enumerate() {
-            // SAFETY: the caller's promises; `wide` is as long as a row of activations.
-            unsafe { widen_row::<F>(weight.row(first + r), wide) };
+            widen(first + r, wide);
         }
         let strip = &scratch[..count * stride];
         // Tiles of at most four rows, as equal as they can be: a tile of one row is slow.
         let tiles = input.rows.div_ceil(4);
         let mut m = 0;
         for tile in 0..tiles {
-            let place = Place { row: input.first + m, col: first, cols: weight.rows };
+            let place = Place { row: input.first + m, col: first, cols };
             let rows = (input.rows - m).div_ceil(tiles - tile);
             let tile = Tile { x: &input.x[m * stride..], w: strip, stride, place };
             // SAFETY: the tile's slices hold the rows that it is told to take.

@@ -5,8 +5,10 @@
 
 use std::arch::x86_64::*;
 
+mod fp;
 mod k;
 
+pub(crate) use fp::Mxfp4;
 pub(crate) use k::{Q2K, Q3K, Q4K, Q5K, Q6K};
 
 /// 32 values. Vector `t`, lane `l` holds value `8 t + l` of the group; in a turned format, value `4 l + t`.

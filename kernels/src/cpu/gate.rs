@@ -41,20 +41,32 @@ mod avx2 {
         }
     }
 
-    /// Both activations are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
+    /// All activations are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn product(x: __m256, up: __m256, activation: Activation) -> __m256 {
-        let turned = match activation {
-            Activation::Silu => _mm256_sub_ps(_mm256_setzero_ps(), x),
+        match activation {
+            Activation::Silu => _mm256_mul_ps(swish(x, _mm256_sub_ps(_mm256_setzero_ps(), x)), up),
             Activation::GeluTanh => {
                 let slope = -2.0 * (2.0 / std::f32::consts::PI).sqrt();
                 let square = _mm256_mul_ps(x, x);
                 let inner = _mm256_fmadd_ps(square, _mm256_set1_ps(slope * 0.044_715), _mm256_set1_ps(slope));
-                _mm256_mul_ps(inner, x)
+                _mm256_mul_ps(swish(x, _mm256_mul_ps(inner, x)), up)
             }
-        };
-        let below = _mm256_add_ps(_mm256_set1_ps(1.0), lanes::exp(turned));
-        _mm256_mul_ps(_mm256_div_ps(x, below), up)
+            Activation::ClampedSwiglu { slope, limit } => {
+                // Minimum and maximum give their second operand if one is not a number: it must be the value.
+                let (low, high) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
+                let (x, up) = (_mm256_min_ps(high, x), _mm256_max_ps(low, _mm256_min_ps(high, up)));
+                let active = swish(x, _mm256_mul_ps(_mm256_set1_ps(-slope), x));
+                _mm256_mul_ps(active, _mm256_add_ps(up, _mm256_set1_ps(1.0)))
+            }
+        }
+    }
+
+    /// `x / (1 + exp(turned))`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn swish(x: __m256, turned: __m256) -> __m256 {
+        _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0), lanes::exp(turned)))
     }
 }

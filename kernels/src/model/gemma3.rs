@@ -13,7 +13,7 @@ use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::kv::KvMemory;
-use crate::op::{Activation, Pairing, RopeTable};
+use crate::op::{Activation, RopeTable};
 
 /// A loaded model of the family.
 struct Gemma3 {
@@ -54,12 +54,10 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     for (layer, &sliding) in config.sliding.iter().enumerate() {
         layers.push(take_layer(&mut source, &config, layer, sliding)?);
     }
-    let table = |rope: &config::rope::Rope| {
-        RopeTable::new(&rope.frequencies(shape.head_dim), 1.0, shape.context as usize)
-    };
+    let mut table = |rope| source.rope(rope, shape.head_dim, shape.context);
+    let (local, global) = (table(&config.local)?, table(&config.global)?);
     let facts = source.finish("gemma3", shape, &ends, |_| false)?;
     let embedding_scale = (shape.hidden as f32).sqrt();
-    let (local, global) = (table(&config.local), table(&config.global));
     Ok(Arc::new(Gemma3 { facts, ends, embedding_scale, local, global, layers }))
 }
 
@@ -75,7 +73,7 @@ fn take_layer(
         norms: true,
         scale: config.scale,
         window: sliding.then_some(config.window),
-        pairing: Pairing::Half,
+        ..AttentionSettings::plain(shape)
     };
     let attention = source.attention(layer, shape, settings)?;
     let feed_forward = source.feed_forward(layer, shape, Activation::GeluTanh)?;

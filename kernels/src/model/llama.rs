@@ -1,34 +1,15 @@
-//! Llama and the many models that share its layout: grouped-query attention, rotary positions (plain, linear or
-//! Llama 3 scaling), gated SiLU feed-forward, two norms a layer.
+//! Llama and the many models that share its layout: grouped-query attention, rotary positions (plain or scaled for longer
+//! texts), gated SiLU feed-forward, two norms a layer.
 
 use std::sync::Arc;
 
-use super::parts::{AttentionPart, Ends, FeedForward, Norm};
-use super::pass::Pass;
+use super::Model;
+use super::decoder::{AttentionKind, Decoder, FeedForwardKind, Layer};
 use super::source::{AttentionSettings, Naming, Source};
-use super::{Facts, Model, Row, Scratch};
-use crate::backend::Backend;
 use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
-use crate::kv::KvMemory;
-use crate::op::{Activation, Pairing, RopeTable};
-
-/// A loaded model of the family.
-struct Llama {
-    facts: Facts,
-    ends: Ends,
-    rope: RopeTable,
-    layers: Vec<Layer>,
-}
-
-/// Weights of one layer.
-struct Layer {
-    attention_norm: Norm,
-    attention: AttentionPart,
-    feed_forward_norm: Norm,
-    feed_forward: FeedForward,
-}
+use crate::op::{Activation, Pairing};
 
 /// Takes the model out of its files.
 ///
@@ -45,63 +26,22 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         Naming::Folder => Pairing::Half,
         Naming::Gguf => Pairing::Adjacent,
     };
-    let scale = (shape.head_dim as f64).powf(-0.5) as f32;
     let mut layers = Vec::new();
     for layer in 0..shape.layers {
-        let settings = AttentionSettings { norms: false, scale, window: None, pairing };
-        let (hidden, eps) = (shape.hidden, shape.eps);
+        let settings = AttentionSettings { pairing, ..AttentionSettings::plain(&shape) };
+        let attention = AttentionKind::Heads(source.attention(layer, &shape, settings)?);
+        let feed_forward =
+            FeedForwardKind::Dense(Box::new(source.feed_forward(layer, &shape, Activation::Silu)?));
         layers.push(Layer {
-            attention_norm: source.layer_norm(layer, ("input_layernorm", "attn_norm"), hidden, eps)?,
-            attention: source.attention(layer, &shape, settings)?,
-            feed_forward_norm: source.layer_norm(
-                layer,
-                ("post_attention_layernorm", "ffn_norm"),
-                hidden,
-                eps,
-            )?,
-            feed_forward: source.feed_forward(layer, &shape, Activation::Silu)?,
+            attention_norm: source.before_attention(layer, &shape)?,
+            attention,
+            feed_forward_norm: source.before_feed_forward(layer, &shape)?,
+            feed_forward,
         });
     }
-    let mut frequencies = rope.frequencies(shape.head_dim);
-    if source.weights.has(ROPE_FACTORS) {
-        let factors = source.weights.vector(ROPE_FACTORS, frequencies.len())?;
-        for (frequency, factor) in frequencies.iter_mut().zip(factors) {
-            *frequency /= factor;
-        }
-    }
-    let rope = RopeTable::new(&frequencies, 1.0, shape.context as usize);
+    let rope = source.rope(&rope, shape.head_dim, shape.context)?;
     // Early checkpoints also store the frequencies of plain rotary positions.
     let unused = |name: &str| name.ends_with(".rotary_emb.inv_freq");
     let facts = source.finish("llama", &shape, &ends, unused)?;
-    Ok(Arc::new(Llama { facts, ends, rope, layers }))
-}
-
-/// Tensor of a GGUF file that divides the frequencies: how it stores Llama 3 scaling.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
-
-impl Model for Llama {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn forward(
-        &self,
-        step: &[Row<'_>],
-        kv: &mut KvMemory,
-        scratch: &mut Scratch,
-        backend: &mut dyn Backend,
-    ) -> Result<(), Error> {
-        let mut pass = Pass::begin(&self.facts, step, kv, scratch, backend)?;
-        pass.embed(&self.ends, 1.0);
-        for (index, layer) in self.layers.iter().enumerate() {
-            pass.enter(&layer.attention_norm);
-            pass.attend(index, &layer.attention, &self.rope);
-            pass.leave(None);
-            pass.enter(&layer.feed_forward_norm);
-            pass.feed_forward(&layer.feed_forward);
-            pass.leave(None);
-        }
-        pass.finish(&self.ends);
-        Ok(())
-    }
+    Ok(Decoder { facts, ends, rope, layers }.shared())
 }

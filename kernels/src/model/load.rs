@@ -1,6 +1,5 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,12 +7,13 @@ use serde_json::{Map, Value as Json};
 
 use super::source::{Naming, Source, Tokens};
 use super::text;
-use super::{Model, TextFiles, gemma3, llama};
+use super::{Model, TextFiles, deepseek, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe};
+use crate::config::quantization;
 use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Stored, Weights, safetensors};
+use crate::weights::{Mapped, Weights, safetensors};
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -45,9 +45,19 @@ struct Family {
 type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
-const FAMILIES: [Family; 2] = [
+const FAMILIES: [Family; 7] = [
     Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
+    Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
+    Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
+    Family { gguf: "qwen3moe", model_type: "qwen3_moe", class: "Qwen3MoeForCausalLM", load: qwen3_moe::load },
     Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
+    Family { gguf: "gpt-oss", model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
+    Family {
+        gguf: "deepseek2",
+        model_type: "deepseek_v3",
+        class: "DeepseekV3ForCausalLM",
+        load: deepseek::load,
+    },
 ];
 
 /// What quantised weights are multiplied with.
@@ -98,14 +108,14 @@ fn folder(path: &Path, activations: Activations) -> Result<Loaded, Error> {
     let settings = Settings::json(&config_path, config);
     let family = family_of_folder(&config_path, &settings)?;
     let tokens = tokens_of_folder(path, &settings)?;
-    let weights = weights(path, safetensors::open(path)?, activations);
+    let fp8_block = quantization::fp8_block(&settings)?;
+    let weights = weights(Weights::new(path, safetensors::open(path)?, fp8_block), activations);
     let source = Source { weights, naming: Naming::Folder, tokens, norms_add_one: false };
     Ok(Loaded { model: (family.load)(source, &settings)?, text: text::of_folder(path)? })
 }
 
 /// The tensors of a model; matrices will be packed if the activations ask for it.
-fn weights(path: &Path, tensors: BTreeMap<String, Stored>, activations: Activations) -> Weights {
-    let mut weights = Weights::new(path, tensors);
+fn weights(mut weights: Weights, activations: Activations) -> Weights {
     if activations == Activations::Int8 {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         weights.pack(threads.min(PACKERS_MAX));
@@ -135,7 +145,7 @@ fn from_gguf(path: &Path, gguf: Gguf, activations: Activations) -> Result<Loaded
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
     let text = text::of_gguf(path, &gguf.metadata)?;
     let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
-    let weights = weights(path, gguf.tensors, activations);
+    let weights = weights(Weights::new(path, gguf.tensors, None), activations);
     let source = Source { weights, naming: Naming::Gguf, tokens, norms_add_one: false };
     let model = (family.load)(source, &settings)?;
     let (texts, vocab) = (text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len()), model.facts().vocab);

@@ -1,23 +1,24 @@
 //! One step on its way through the layers: checked once at the start, then the moves that families are written in. The
 //! residual stream is `x`; `y` is what a part of a layer reads and leaves.
 
-use super::parts::{AttentionPart, Ends, FeedForward, Norm};
-use super::scratch::{Scratch, sized};
+use super::parts::{AttentionPart, Ends, FeedForward, Mixture, Norm};
+use super::scratch::{MixtureScratch, Scratch, sized};
 use super::{Facts, Row, Want};
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::experts::Experts;
 use crate::kv::KvMemory;
 use crate::op::{Attention, AttentionRow, RopeTable};
 
 /// A step in progress.
 pub(super) struct Pass<'a> {
     /// The step's rows as attention takes them.
-    rows: Vec<AttentionRow<'a>>,
-    kv: &'a mut KvMemory,
-    scratch: &'a mut Scratch,
-    backend: &'a mut dyn Backend,
+    pub(super) rows: Vec<AttentionRow<'a>>,
+    pub(super) kv: &'a mut KvMemory,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) backend: &'a mut dyn Backend,
     /// Width of the residual stream; known when the tokens are embedded.
-    hidden: usize,
+    pub(super) hidden: usize,
 }
 
 impl<'a> Pass<'a> {
@@ -86,15 +87,20 @@ impl<'a> Pass<'a> {
     pub fn attend(&mut self, layer: usize, part: &AttentionPart, rope: &RopeTable) {
         let Scratch { tokens, positions, y, q, k, v, attended, .. } = &mut *self.scratch;
         let (count, kv_heads) = (tokens.len(), self.kv.layout().kv_heads);
-        let q = sized(q, count * part.query.rows);
-        let k = sized(k, count * part.key.rows);
-        let v = sized(v, count * part.value.rows);
+        let q = sized(q, count * part.query.weight.rows);
+        let k = sized(k, count * part.key.weight.rows);
+        let v = sized(v, count * part.value.weight.rows);
         let y = &mut y[..count * self.hidden];
         self.backend.matmul_many(
             y,
             count,
-            &mut [(&part.query, &mut *q), (&part.key, &mut *k), (&part.value, &mut *v)],
+            &mut [(&part.query.weight, &mut *q), (&part.key.weight, &mut *k), (&part.value.weight, &mut *v)],
         );
+        for (linear, out) in [(&part.query, &mut *q), (&part.key, &mut *k), (&part.value, &mut *v)] {
+            if let Some(bias) = &linear.bias {
+                self.backend.add_bias(out, bias);
+            }
+        }
         if let Some((query, key)) = &part.norms {
             self.backend.rms_norm_in_place(q, &query.weight, query.eps);
             self.backend.rms_norm_in_place(k, &key.weight, key.eps);
@@ -102,11 +108,14 @@ impl<'a> Pass<'a> {
         self.backend.rope(q, part.heads, positions, rope, part.pairing);
         self.backend.rope(k, kv_heads, positions, rope, part.pairing);
         store(self.kv, layer, &self.rows, (k, v));
-        let args =
-            Attention { layer, heads: part.heads, scale: part.scale, window: part.window, rows: &self.rows };
+        let &AttentionPart { heads, scale, window, ref sinks, .. } = part;
+        let args = Attention { layer, heads, scale, window, sinks: sinks.as_deref(), rows: &self.rows };
         let attended = sized(attended, q.len());
         self.backend.attention(&args, q, self.kv, attended);
-        self.backend.matmul(attended, count, &part.output, y);
+        self.backend.matmul(attended, count, &part.output.weight, y);
+        if let Some(bias) = &part.output.bias {
+            self.backend.add_bias(y, bias);
+        }
     }
 
     /// `y` = the feed-forward layer of `y`.
@@ -119,6 +128,29 @@ impl<'a> Pass<'a> {
         self.backend.matmul_many(y, count, &mut [(&part.gate, &mut *gate), (&part.up, &mut *up)]);
         self.backend.gated(gate, up, part.activation);
         self.backend.matmul(gate, count, &part.down, y);
+    }
+
+    /// `y` = the mixture of experts of `y`.
+    pub fn mixture(&mut self, part: &Mixture) {
+        let Scratch { tokens, y, mixture, .. } = &mut *self.scratch;
+        let MixtureScratch { logits, routing, picker, buffers, out } = mixture;
+        let (count, experts) = (tokens.len(), part.router.weight.rows);
+        let (y, out) = (&y[..count * self.hidden], sized(out, count * self.hidden));
+        let logits = sized(logits, count * experts);
+        self.backend.matmul(y, count, &part.router.weight, logits);
+        if let Some(bias) = &part.router.bias {
+            self.backend.add_bias(logits, bias);
+        }
+        part.choice.route(logits, experts, picker, routing);
+        let args = Experts { experts: &part.experts, activation: part.activation, routing };
+        self.backend.experts(&args, y, buffers, out);
+        let Some(shared) = &part.shared else {
+            std::mem::swap(&mut self.scratch.y, &mut self.scratch.mixture.out);
+            return;
+        };
+        self.feed_forward(shared);
+        let len = count * self.hidden;
+        self.backend.add(&mut self.scratch.y[..len], &self.scratch.mixture.out[..len]);
     }
 
     /// Logits of the wanted tokens; the step is done.
@@ -140,10 +172,10 @@ impl<'a> Pass<'a> {
 }
 
 /// Writes the keys and values of a step to the blocks of its rows.
-fn store(kv: &mut KvMemory, layer: usize, rows: &[AttentionRow<'_>], (k, v): (&[f32], &[f32])) {
+pub(super) fn store(kv: &mut KvMemory, layer: usize, rows: &[AttentionRow<'_>], (k, v): (&[f32], &[f32])) {
     let layout = kv.layout();
-    let width = layout.kv_heads * layout.head_dim;
-    let mut tokens = k.chunks_exact(width).zip(v.chunks_exact(width));
+    let (keys, values) = (layout.kv_heads * layout.key_dim, layout.kv_heads * layout.value_dim);
+    let mut tokens = k.chunks_exact(keys).zip(v.chunks_exact(values));
     for row in rows {
         let start = row.start as usize;
         for (position, (k, v)) in (start..start + row.tokens).zip(&mut tokens) {

@@ -1,5 +1,7 @@
 //! Activations of a step, kept from one step to the next: once the largest step was seen, computing allocates nothing.
 
+use super::route::Picker;
+use crate::experts::{ExpertBuffers, Routing};
 use crate::op::AttentionRow;
 
 /// Memory for activations. One per rank; any model can use it, one step at a time.
@@ -17,14 +19,18 @@ pub struct Scratch {
     pub(super) x: Vec<f32>,
     /// What enters or leaves a part of a layer `[tokens, hidden]`.
     pub(super) y: Vec<f32>,
-    /// Queries `[tokens, heads, head_dim]`.
+    /// Queries `[tokens, heads, key_dim]`.
     pub(super) q: Vec<f32>,
-    /// Keys `[tokens, kv_heads, head_dim]`.
+    /// Keys `[tokens, kv_heads, key_dim]`.
     pub(super) k: Vec<f32>,
-    /// Values, like the keys.
+    /// Values `[tokens, kv_heads, value_dim]`.
     pub(super) v: Vec<f32>,
-    /// Result of attention, like the queries.
+    /// Result of attention `[tokens, heads, value_dim]`.
     pub(super) attended: Vec<f32>,
+    /// What latent attention makes on its way.
+    pub(super) latent: LatentScratch,
+    /// What a mixture of experts makes on its way.
+    pub(super) mixture: MixtureScratch,
     /// Gate of the feed-forward layer `[tokens, intermediate]`.
     pub(super) gate: Vec<f32>,
     /// What it gates, same shape.
@@ -33,6 +39,34 @@ pub struct Scratch {
     pub(super) logits: Vec<f32>,
     /// Vocabulary of the model that computed the last step.
     pub(super) vocab: usize,
+}
+
+/// Activations of latent attention.
+#[derive(Default)]
+pub(super) struct LatentScratch {
+    /// Latents of queries `[tokens, query_rank]`.
+    pub query: Vec<f32>,
+    /// Queries `[tokens, heads, still + turning]`.
+    pub heads: Vec<f32>,
+    /// Parts of queries that do not turn `[tokens, heads, still]`.
+    pub still: Vec<f32>,
+    /// The same in the space of the latent `[tokens, heads, rank]`.
+    pub inside: Vec<f32>,
+    /// Latent and turning part of the keys `[tokens, rank + turning]`.
+    pub key_value: Vec<f32>,
+}
+
+/// Activations of a mixture of experts.
+#[derive(Default)]
+pub(super) struct MixtureScratch {
+    /// `[tokens, experts]`.
+    pub logits: Vec<f32>,
+    /// Who computes what.
+    pub routing: Routing,
+    pub picker: Picker,
+    pub buffers: ExpertBuffers,
+    /// What the experts come to `[tokens, hidden]`.
+    pub out: Vec<f32>,
 }
 
 impl Scratch {
@@ -53,12 +87,26 @@ impl Scratch {
 
     /// Bytes held. Constant once the largest step was seen.
     pub fn bytes(&self) -> usize {
-        let floats =
+        let (latent, mixture) = (&self.latent, &self.mixture);
+        let own =
             [&self.x, &self.y, &self.q, &self.k, &self.v, &self.attended, &self.gate, &self.up, &self.logits];
-        floats.iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
+        let parts = [
+            &latent.query,
+            &latent.heads,
+            &latent.still,
+            &latent.inside,
+            &latent.key_value,
+            &mixture.logits,
+            &mixture.out,
+        ];
+        let floats = own.iter().chain(&parts);
+        floats.map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
             + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
+            + mixture.routing.bytes()
+            + mixture.picker.bytes()
+            + mixture.buffers.bytes()
     }
 }
 

@@ -1,14 +1,21 @@
 //! Tensors by what they are, whatever a format calls them: one place that knows the names of both.
 
+mod experts;
+mod latent;
+
 use super::Facts;
-use super::parts::{AttentionPart, Ends, FeedForward, Norm};
+use super::parts::{AttentionPart, Ends, FeedForward, Linear, Norm};
 use crate::config::Shape;
+use crate::config::rope::Rope;
 use crate::error::Error;
 use crate::matrix::Matrix;
-use crate::op::{Activation, Pairing};
+use crate::op::{Activation, Pairing, RopeTable};
 use crate::weights::Weights;
 
-/// Name of a tensor of a layer: in a folder, in a GGUF file.
+/// Tensor of a GGUF file that divides the frequencies: how it stores Llama 3 scaling.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// Name of a tensor of a layer: in a folder, in a GGUF file. What comes before and behind it is the same for all.
 pub(super) type Name = (&'static str, &'static str);
 
 /// Which names the tensors have.
@@ -40,9 +47,30 @@ pub(super) struct Source {
 pub(super) struct AttentionSettings {
     /// Queries and keys have norms.
     pub norms: bool,
+    /// Queries, keys and values have biases.
+    pub biases: bool,
+    /// The output has a bias.
+    pub output_bias: bool,
+    /// Heads have sinks.
+    pub sinks: bool,
     pub scale: f32,
     pub window: Option<u32>,
     pub pairing: Pairing,
+}
+
+impl AttentionSettings {
+    /// Nothing but heads that turn by halves.
+    pub fn plain(shape: &Shape) -> AttentionSettings {
+        AttentionSettings {
+            norms: false,
+            biases: false,
+            output_bias: false,
+            sinks: false,
+            scale: (shape.head_dim as f64).powf(-0.5) as f32,
+            window: None,
+            pairing: Pairing::Half,
+        }
+    }
 }
 
 impl Source {
@@ -68,13 +96,14 @@ impl Source {
         shape: &Shape,
         settings: AttentionSettings,
     ) -> Result<AttentionPart, Error> {
-        let AttentionSettings { norms, scale, window, pairing } = settings;
+        let AttentionSettings { norms, biases, output_bias, sinks, scale, window, pairing } = settings;
         let (queries, keys) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let hidden = shape.hidden;
-        let query = self.matrix(layer, ("self_attn.q_proj", "attn_q"), [queries, hidden])?;
-        let key = self.matrix(layer, ("self_attn.k_proj", "attn_k"), [keys, hidden])?;
-        let value = self.matrix(layer, ("self_attn.v_proj", "attn_v"), [keys, hidden])?;
-        let output = self.matrix(layer, ("self_attn.o_proj", "attn_output"), [hidden, queries])?;
+        let query = self.linear(layer, ("self_attn.q_proj", "attn_q"), [queries, hidden], biases)?;
+        let key = self.linear(layer, ("self_attn.k_proj", "attn_k"), [keys, hidden], biases)?;
+        let value = self.linear(layer, ("self_attn.v_proj", "attn_v"), [keys, hidden], biases)?;
+        let output = ("self_attn.o_proj", "attn_output");
+        let output = self.linear(layer, output, [hidden, queries], output_bias)?;
         let norms = if norms {
             let eps = shape.eps;
             let query = self.layer_norm(layer, ("self_attn.q_norm", "attn_q_norm"), shape.head_dim, eps)?;
@@ -83,7 +112,14 @@ impl Source {
         } else {
             None
         };
-        Ok(AttentionPart { query, key, value, output, norms, heads: shape.heads, scale, window, pairing })
+        let sinks = if sinks {
+            let name = self.tensor(layer, ("self_attn.sinks", "attn_sinks.weight"));
+            Some(self.weights.vector(&name, shape.heads)?)
+        } else {
+            None
+        };
+        let heads = shape.heads;
+        Ok(AttentionPart { query, key, value, output, norms, heads, scale, window, sinks, pairing })
     }
 
     /// Gated feed-forward part of a layer.
@@ -102,9 +138,29 @@ impl Source {
         })
     }
 
+    /// Angles for `dim` values of a head that turn, as the settings and the file's own factors say.
+    pub fn rope(&mut self, rope: &Rope, dim: usize, context: u32) -> Result<RopeTable, Error> {
+        let mut frequencies = rope.frequencies(dim);
+        if self.weights.has(ROPE_FACTORS) {
+            let factors = self.weights.vector(ROPE_FACTORS, frequencies.len())?;
+            frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= factor);
+        }
+        Ok(RopeTable::new(&frequencies, rope.stretch(), context as usize))
+    }
+
+    /// The norm before attention.
+    pub fn before_attention(&mut self, layer: usize, shape: &Shape) -> Result<Norm, Error> {
+        self.layer_norm(layer, ("input_layernorm", "attn_norm"), shape.hidden, shape.eps)
+    }
+
+    /// The norm before the feed-forward part.
+    pub fn before_feed_forward(&mut self, layer: usize, shape: &Shape) -> Result<Norm, Error> {
+        self.layer_norm(layer, ("post_attention_layernorm", "ffn_norm"), shape.hidden, shape.eps)
+    }
+
     /// A norm of a layer.
     pub fn layer_norm(&mut self, layer: usize, name: Name, len: usize, eps: f32) -> Result<Norm, Error> {
-        let name = self.name(layer, name);
+        let name = self.weight(layer, name);
         self.norm(&name, len, eps)
     }
 
@@ -125,7 +181,8 @@ impl Source {
             context: shape.context,
             layers: shape.layers,
             kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
+            key_dim: shape.head_dim,
+            value_dim: shape.head_dim,
             parameters,
             bytes,
             eos: self.tokens.eos,
@@ -134,8 +191,22 @@ impl Source {
     }
 
     fn matrix(&mut self, layer: usize, name: Name, [rows, cols]: [usize; 2]) -> Result<Matrix, Error> {
-        let name = self.name(layer, name);
+        let name = self.weight(layer, name);
         self.weights.matrix(&name, rows, cols)
+    }
+
+    /// A matrix and what is added to its products, if it is `biased`.
+    fn linear(
+        &mut self,
+        layer: usize,
+        name: Name,
+        [rows, cols]: [usize; 2],
+        biased: bool,
+    ) -> Result<Linear, Error> {
+        let weight = self.matrix(layer, name, [rows, cols])?;
+        let bias = self.tensor(layer, (&format!("{}.bias", name.0), &format!("{}.bias", name.1)));
+        let bias = biased.then(|| self.weights.vector(&bias, rows)).transpose()?;
+        Ok(Linear { weight, bias })
     }
 
     fn norm(&mut self, name: &str, len: usize, eps: f32) -> Result<Norm, Error> {
@@ -146,10 +217,16 @@ impl Source {
         Ok(Norm { weight, eps })
     }
 
-    fn name(&self, layer: usize, (folder, gguf): Name) -> String {
+    /// Whole name of a weight of a layer.
+    fn weight(&self, layer: usize, (folder, gguf): Name) -> String {
+        self.tensor(layer, (&format!("{folder}.weight"), &format!("{gguf}.weight")))
+    }
+
+    /// Whole name of a tensor of a layer.
+    fn tensor(&self, layer: usize, (folder, gguf): (&str, &str)) -> String {
         match self.naming {
-            Naming::Folder => format!("model.layers.{layer}.{folder}.weight"),
-            Naming::Gguf => format!("blk.{layer}.{gguf}.weight"),
+            Naming::Folder => format!("model.layers.{layer}.{folder}"),
+            Naming::Gguf => format!("blk.{layer}.{gguf}"),
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct GgufTokenizer {
 }
 
 /// Texts of tokens that end an answer, in the vocabularies that are known. GGUF files often name only one of several.
-const END_TEXTS: [&str; 10] = [
+const END_TEXTS: [&str; 13] = [
     "</s>",
     "<eos>",
     "<end_of_turn>",
@@ -66,6 +66,9 @@ const END_TEXTS: [&str; 10] = [
     "<|im_end|>",
     "<|end|>",
     "<|end_of_turn|>",
+    "<|return|>",
+    "<|call|>",
+    "<｜end▁of▁sentence｜>",
 ];
 
 /// Type of control tokens in [`GgufTokenizer::types`].

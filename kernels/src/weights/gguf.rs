@@ -180,9 +180,10 @@ fn dtype(cursor: &mut Cursor<'_>, name: &str) -> Result<DType, Error> {
         13 => DType::Q5K,
         14 => DType::Q6K,
         30 => DType::BF16,
+        39 => DType::MXFP4,
         number => {
-            let known =
-                "0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 to 14 Q2_K to Q6_K, 30 BF16";
+            let known = "0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 to 14 Q2_K to Q6_K, 30 BF16, \
+                         39 MXFP4";
             let at = cursor.at() - 4;
             let value = format!("{number} at byte {at}");
             return Err(cursor.unsupported(&format!("type of tensor \"{name}\""), value, known));

@@ -53,6 +53,7 @@ fn one(path: &Path) -> Result<BTreeMap<String, Stored>, Error> {
             Dtype::F32 => Ok(DType::F32),
             Dtype::F16 => Ok(DType::F16),
             Dtype::BF16 => Ok(DType::BF16),
+            Dtype::F8_E4M3 => Ok(DType::F8E4M3),
             other => Err(format!("{other:?}")),
         };
         let start = data + info.data_offsets.0;

@@ -26,7 +26,7 @@ thread_local! {
 
 /// The queries of an item and what they have so far.
 struct State {
-    /// `[queries, head_dim]`, times the scale of the scores.
+    /// `[queries, key_dim]`, times the scale of the scores.
     q: Vec<f32>,
     /// `[queries, value_stride]`: sum of weighted values.
     sum: Vec<f32>,
@@ -44,7 +44,7 @@ impl State {
         State { q: Vec::new(), sum: Vec::new(), total: Vec::new(), largest: Vec::new(), weight: Vec::new() }
     }
 
-    /// Starts `queries` queries, which are still to be written to `q`.
+    /// Starts `queries` queries, which are still to be written to `q`, before any key.
     fn start(&mut self, queries: usize, layout: KvLayout) {
         let fill = |v: &mut Vec<f32>, len, value| {
             v.clear();
@@ -56,11 +56,20 @@ impl State {
         fill(&mut self.largest, queries, f32::NEG_INFINITY);
         fill(&mut self.weight, TILE * layout.key_stride(), 0.0);
     }
+
+    /// Starts the queries with the sinks of their heads, which come round again with each token: their scores are the
+    /// largest so far, and have weight but no value.
+    fn sink(&mut self, sinks: &[f32]) {
+        for (query, &sink) in (0..self.largest.len()).zip(sinks.iter().cycle()) {
+            self.largest[query] = sink;
+            self.total[query * LANES] = 1.0;
+        }
+    }
 }
 
 /// A block of one layer and head, and which of its tokens each query of a tile sees.
 struct Block<'a> {
-    /// `[head_dim, key_stride]`.
+    /// `[key_dim, key_stride]`.
     keys: &'a [f32],
     /// `[block_size, value_stride]`.
     values: &'a [f32],
@@ -82,18 +91,22 @@ struct Block<'a> {
 pub(super) unsafe fn item(args: &Attention<'_>, item: Item, (q, kv): (&[f32], &KvMemory), out: &Output<'_>) {
     let layout = kv.layout();
     let group = args.heads / layout.kv_heads;
-    let width = group * layout.head_dim;
-    let place = |token: usize| ((item.place + token) * args.heads + item.kv_head * group) * layout.head_dim;
+    let (keys, values) = (layout.key_dim, layout.value_dim);
+    // The first head of the item's token, counted over all tokens.
+    let first = |token: usize| (item.place + token) * args.heads + item.kv_head * group;
     STATE.with_borrow_mut(|state| {
         state.start(item.tokens * group, layout);
         for token in 0..item.tokens {
-            state.q.extend(q[place(token)..][..width].iter().map(|q| q * args.scale));
+            state.q.extend(q[first(token) * keys..][..group * keys].iter().map(|q| q * args.scale));
+        }
+        if let Some(sinks) = args.sinks {
+            state.sink(&sinks[item.kv_head * group..][..group]);
         }
         blocks(args, item, kv, state);
         for token in 0..item.tokens {
             // SAFETY: the heads of this item's tokens, which no other thread writes.
-            let out = unsafe { out.part(place(token), width) };
-            for (head, out) in out.chunks_exact_mut(layout.head_dim).enumerate() {
+            let out = unsafe { out.part(first(token) * values, group * values) };
+            for (head, out) in out.chunks_exact_mut(values).enumerate() {
                 let query = token * group + head;
                 let total = lanes::sum(lanes::load(&state.total, query * LANES));
                 let sum = &state.sum[query * layout.value_stride()..];
@@ -185,19 +198,19 @@ impl Block<'_> {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn scores<const Q: usize, const V: usize>(&self, state: &mut State, at: usize) {
-        let (head_dim, stride) = (self.layout.head_dim, self.layout.key_stride());
-        assert!(self.keys.len() >= head_dim * stride && at + V * LANES <= stride);
-        let q = &state.q[self.first * head_dim..][..Q * head_dim];
+        let (key_dim, stride) = (self.layout.key_dim, self.layout.key_stride());
+        assert!(self.keys.len() >= key_dim * stride && at + V * LANES <= stride);
+        let q = &state.q[self.first * key_dim..][..Q * key_dim];
         let mut acc = [[_mm256_setzero_ps(); V]; Q];
-        for d in 0..head_dim {
+        for d in 0..key_dim {
             let mut k = [_mm256_setzero_ps(); V];
             unrolled!(v < V, {
                 // SAFETY: row d of the keys has `stride` values; the vectors end within it.
                 k[v] = unsafe { _mm256_loadu_ps(self.keys.as_ptr().add(d * stride + at + v * LANES)) };
             });
             unrolled!(i < Q, {
-                // SAFETY: `q` has Q rows of `head_dim`.
-                let q = unsafe { _mm256_broadcast_ss(&*q.as_ptr().add(i * head_dim + d)) };
+                // SAFETY: `q` has Q rows of `key_dim`.
+                let q = unsafe { _mm256_broadcast_ss(&*q.as_ptr().add(i * key_dim + d)) };
                 unrolled!(v < V, {
                     acc[i][v] = _mm256_fmadd_ps(q, k[v], acc[i][v]);
                 });

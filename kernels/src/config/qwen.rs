@@ -1,0 +1,110 @@
+//! Settings of the families `qwen2`, `qwen3` and `qwen3_moe`, which are steps of one road: biases, then norms, then
+//! experts.
+
+use super::rope::Rope;
+use super::settings::Settings;
+use super::{LAYERS_MAX, Mixture, Shape, sliding_from_types};
+use crate::error::Error;
+
+/// Settings of the family `qwen2`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Qwen2 {
+    pub shape: Shape,
+    pub rope: Rope,
+    /// The output matrix is the embedding matrix; none: it is, if the files have no other.
+    pub tied: Option<bool>,
+}
+
+/// Settings of the family `qwen3`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Qwen3 {
+    pub shape: Shape,
+    pub rope: Rope,
+    /// As for [`Qwen2`].
+    pub tied: Option<bool>,
+}
+
+/// Settings of the family `qwen3_moe`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Qwen3Moe {
+    pub shape: Shape,
+    pub rope: Rope,
+    /// As for [`Qwen2`].
+    pub tied: Option<bool>,
+    pub mixture: Mixture,
+    /// The weights of a token's experts sum to one.
+    pub normalised: bool,
+    /// Which layers have experts; the others are dense.
+    pub sparse: Vec<bool>,
+}
+
+impl Qwen2 {
+    /// From `config.json`.
+    pub fn from_json(settings: &Settings<'_>) -> Result<Qwen2, Error> {
+        let (shape, rope, tied) = common_from_json(settings)?;
+        Ok(Qwen2 { shape, rope, tied })
+    }
+
+    /// From GGUF metadata; `settings` reads keys below `qwen2.`.
+    pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen2, Error> {
+        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        settings.refuse_unasked()?;
+        Ok(Qwen2 { shape, rope, tied: None })
+    }
+}
+
+impl Qwen3 {
+    /// From `config.json`.
+    pub fn from_json(settings: &Settings<'_>) -> Result<Qwen3, Error> {
+        settings.must("attention_bias", &["false"])?;
+        let (shape, rope, tied) = common_from_json(settings)?;
+        Ok(Qwen3 { shape, rope, tied })
+    }
+
+    /// From GGUF metadata; `settings` reads keys below `qwen3.`.
+    pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen3, Error> {
+        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        settings.refuse_unasked()?;
+        Ok(Qwen3 { shape, rope, tied: None })
+    }
+}
+
+impl Qwen3Moe {
+    /// From `config.json`.
+    pub fn from_json(settings: &Settings<'_>) -> Result<Qwen3Moe, Error> {
+        settings.must("attention_bias", &["false"])?;
+        let (shape, rope, tied) = common_from_json(settings)?;
+        let count = ["num_experts", "num_local_experts"];
+        let mixture = Mixture::from(settings, (&count, "num_experts_per_tok", "moe_intermediate_size"))?;
+        let normalised = settings.flag_or("norm_topk_prob", false)?;
+        let step = settings.count_or("decoder_sparse_step", 1, LAYERS_MAX)?;
+        let dense = settings.numbers("mlp_only_layers")?;
+        let sparse = |layer: usize| (layer + 1).is_multiple_of(step) && !dense.contains(&(layer as f64));
+        let sparse = (0..shape.layers).map(sparse).collect();
+        Ok(Qwen3Moe { shape, rope, tied, mixture, normalised, sparse })
+    }
+
+    /// From GGUF metadata; `settings` reads keys below `qwen3moe.`. Such files have experts in all layers.
+    pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen3Moe, Error> {
+        settings.must("expert_gating_func", &["1"])?;
+        settings.must("expert_weights_scale", &["1"])?;
+        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        let mixture = Mixture::from_gguf(settings)?;
+        let normalised = settings.flag_or("expert_weights_norm", true)?;
+        settings.refuse_unasked()?;
+        let sparse = vec![true; shape.layers];
+        Ok(Qwen3Moe { shape, rope, tied: None, mixture, normalised, sparse })
+    }
+}
+
+/// What `config.json` says alike in all of them: shape, positions, whether the output matrix is tied.
+fn common_from_json(settings: &Settings<'_>) -> Result<(Shape, Rope, Option<bool>), Error> {
+    settings.must("hidden_act", &["silu"])?;
+    settings.must("use_sliding_window", &["false"])?;
+    let shape = Shape::from_json(settings)?;
+    if sliding_from_types(settings, shape.layers)?.is_some_and(|sliding| sliding.contains(&true)) {
+        return Err(settings.unsupported("layer_types", "sliding_attention".to_owned(), "full_attention"));
+    }
+    let rope = Rope::from_json(settings, "rope_theta", 10_000.0)?;
+    Ok((shape, rope, Some(settings.flag_or("tie_word_embeddings", false)?)))
+}

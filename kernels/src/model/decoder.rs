@@ -1,0 +1,80 @@
+//! The layout that most families share: in each layer a norm and attention, a norm and a feed-forward part, both added to
+//! the residual stream. What a family has besides is in its parts.
+
+use std::sync::Arc;
+
+use super::parts::{AttentionPart, Ends, FeedForward, LatentPart, Mixture, Norm};
+use super::pass::Pass;
+use super::{Facts, Model, Row, Scratch};
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::kv::KvMemory;
+use crate::op::RopeTable;
+
+/// A loaded model of this layout.
+pub(super) struct Decoder {
+    pub facts: Facts,
+    pub ends: Ends,
+    pub rope: RopeTable,
+    pub layers: Vec<Layer>,
+}
+
+/// Weights of one layer.
+pub(super) struct Layer {
+    pub attention_norm: Norm,
+    pub attention: AttentionKind,
+    pub feed_forward_norm: Norm,
+    pub feed_forward: FeedForwardKind,
+}
+
+/// How tokens look at those before them.
+pub(super) enum AttentionKind {
+    Heads(AttentionPart),
+    Latent(LatentPart),
+}
+
+/// What is computed of each token by itself.
+pub(super) enum FeedForwardKind {
+    Dense(Box<FeedForward>),
+    Mixture(Box<Mixture>),
+}
+
+impl Decoder {
+    /// The model, ready to run.
+    pub fn shared(self) -> Arc<dyn Model> {
+        Arc::new(self)
+    }
+}
+
+impl Model for Decoder {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn forward(
+        &self,
+        step: &[Row<'_>],
+        kv: &mut KvMemory,
+        scratch: &mut Scratch,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Error> {
+        let mut pass = Pass::begin(&self.facts, step, kv, scratch, backend)?;
+        pass.embed(&self.ends, 1.0);
+        for (index, layer) in self.layers.iter().enumerate() {
+            pass.enter(&layer.attention_norm);
+            match &layer.attention {
+                AttentionKind::Heads(part) => pass.attend(index, part, &self.rope),
+                AttentionKind::Latent(part) => pass.attend_latent(index, part, &self.rope),
+            }
+            pass.leave(None);
+            pass.enter(&layer.feed_forward_norm);
+            match &layer.feed_forward {
+                FeedForwardKind::Dense(part) => pass.feed_forward(part),
+                FeedForwardKind::Mixture(part) => pass.mixture(part),
+            }
+            pass.leave(None);
+        }
+        pass.finish(&self.ends);
+        Ok(())
+    }
+}
