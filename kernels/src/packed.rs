@@ -21,9 +21,9 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, half_power};
 use arena::Region;
-use form::{Form, Scales};
+use form::{FP4_CODES, Form, Scales};
 
 /// Rows of a panel.
 pub(crate) const PANEL: usize = 16;
@@ -109,7 +109,7 @@ impl Packed {
             for (p, plane) in planes.chunks_exact(VECTOR).enumerate() {
                 code |= (plane[8 * quad + bit / 8] >> (bit % 8) & 1) << (bits + p);
             }
-            code
+            if self.form.scales == Scales::Power { FP4_CODES[usize::from(code)] } else { code }
         })
     }
 
@@ -125,6 +125,10 @@ impl Packed {
                 let start = self.form.group_scale_bytes() * g;
                 let min = if self.form.min { at(start + 2 * PANEL) } else { 0.0 };
                 [Half { scale: at(start), min }; 2]
+            }
+            Scales::Power => {
+                let scale = half_power(scales[self.form.group_scale_bytes() * g + row]);
+                [Half { scale, min: 0.0 }; 2]
             }
             Scales::Nested { signed } => {
                 let (block, own) = self.form.nested_places(g);
@@ -152,6 +156,7 @@ impl Form {
         let values = if self.min { 2 } else { 1 };
         match self.scales {
             Scales::Plain => 2 * PANEL * values,
+            Scales::Power => PANEL,
             Scales::Nested { .. } => (1 + self.fine as usize) * PANEL * values,
         }
     }
@@ -173,7 +178,7 @@ impl Form {
     /// Bytes of the scales of a panel, in whole cache lines.
     pub const fn scale_bytes(&self, groups: usize) -> usize {
         let bytes = match self.scales {
-            Scales::Plain => groups * self.group_scale_bytes(),
+            Scales::Plain | Scales::Power => groups * self.group_scale_bytes(),
             Scales::Nested { .. } => groups.div_ceil(8) * self.block_scale_bytes(),
         };
         bytes.next_multiple_of(64)

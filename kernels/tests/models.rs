@@ -7,6 +7,7 @@ mod fixtures {
     pub mod clothes;
     pub mod gguf;
     pub mod real;
+    #[expect(dead_code, reason = "shared with other tests")]
     pub mod run;
     pub mod stored;
     pub mod tiny;

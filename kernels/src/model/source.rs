@@ -82,9 +82,11 @@ impl Source {
         };
         let rows = self.weights.shape(embedding).and_then(|shape| shape.first().copied());
         let vocab = shape.vocab.or(rows).unwrap_or_default();
-        let embedding = self.weights.matrix(embedding, vocab, shape.hidden)?;
-        let norm = self.norm(norm, shape.hidden, shape.eps)?;
         let tied = tied.unwrap_or(!self.weights.has(output));
+        // A table that nothing is multiplied with stays in its file: few of its rows are ever read.
+        let table = self.weights.stored(embedding, vocab, shape.hidden)?;
+        let embedding = if tied { self.weights.packed(&table) } else { table };
+        let norm = self.norm(norm, shape.hidden, shape.eps)?;
         let output = if tied { None } else { Some(self.weights.matrix(output, vocab, shape.hidden)?) };
         Ok(Ends { embedding, norm, output })
     }

@@ -50,6 +50,10 @@ impl Block {
                 self.nibbles(&b[8..24]);
                 self.fifth(&b[4..8]);
             }
+            DType::MXFP4 => {
+                self.scales[0] = b[0];
+                self.nibbles(&b[1..17]);
+            }
             DType::Q2K => self.q2k(b, half(80), half(82)),
             DType::Q3K => self.q3k(b, half(108)),
             DType::Q4K => {

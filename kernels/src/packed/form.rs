@@ -1,6 +1,6 @@
 //! The formats that can be packed, each as a handful of facts: kernels are written once, over these.
 
-use crate::dtype::DType;
+use crate::dtype::{DType, FP4_TWICE};
 
 /// How the codes and scales of a format become weights: `scale * (code - zero) + min`.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -19,6 +19,16 @@ pub(crate) struct Form {
     pub scales: Scales,
 }
 
+/// Codes of 4-bit floating point, in the order of the stored ones: twice the value, and 12 to have no negative ones.
+pub(crate) const FP4_CODES: [u8; 16] = {
+    let (mut codes, mut i) = ([0; 16], 0);
+    while i < codes.len() {
+        codes[i] = (FP4_TWICE[i] + 12).cast_unsigned();
+        i += 1;
+    }
+    codes
+};
+
 /// How scales are stored.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Scales {
@@ -29,6 +39,8 @@ pub(crate) enum Scales {
         /// The bytes of the scales are signed.
         signed: bool,
     },
+    /// A byte per group, the exponent of a power of two; the stored codes are those of [`FP4_CODES`].
+    Power,
 }
 
 /// Declares the forms: a type for each, so that kernels are compiled for its constants, and the ways to it from a
@@ -86,6 +98,7 @@ packed_forms! {
     Q4_1 = Q4_1, 4 + 0, zero 0, min true, fine false, Scales::Plain;
     Q5_0 = Q5_0, 4 + 1, zero 16, min false, fine false, Scales::Plain;
     Q5_1 = Q5_1, 4 + 1, zero 0, min true, fine false, Scales::Plain;
+    Mxfp4 = MXFP4, 4 + 0, zero 12, min false, fine false, Scales::Power;
     Q2K = Q2K, 2 + 0, zero 0, min true, fine true, Scales::Nested { signed: false };
     Q3K = Q3K, 2 + 1, zero 4, min false, fine true, Scales::Nested { signed: true };
     Q4K = Q4K, 4 + 0, zero 0, min true, fine false, Scales::Nested { signed: false };

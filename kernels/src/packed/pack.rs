@@ -140,6 +140,7 @@ fn place_scales(form: Form, block: &Block, (first, count): (usize, usize), row: 
                 put(start + 2 * PANEL, block.min);
             }
         }
+        Scales::Power => scales[first * form.group_scale_bytes() + row] = block.scales[0],
         Scales::Nested { .. } => {
             let (start, _) = form.nested_places(first);
             put(start, block.scale);

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::Target;
 use crate::cpu::lanes::{LANES, unrolled};
-use crate::packed::form::{Form, Known, Run, Scales, with_form};
+use crate::packed::form::{FP4_CODES, Form, Known, Run, Scales, with_form};
 use crate::packed::input::{self, Side};
 use crate::packed::{PANEL, Packed, QUADS, VECTOR};
 
@@ -189,6 +189,10 @@ unsafe fn quad(form: Form, codes: *const u8, j: usize, upper: usize) -> __m256i 
             _ => _mm256_srli_epi16::<6>(vector),
         };
         let mut code = _mm256_and_si256(shifted, _mm256_set1_epi8((1 << form.bits) - 1));
+        if matches!(form.scales, Scales::Power) {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(FP4_CODES.as_ptr().cast()));
+            return _mm256_shuffle_epi8(table, code);
+        }
         unrolled!(p < 2, {
             if p < form.planes {
                 let plane = codes.add((form.bits + p) * VECTOR + 8 * j + 4 * upper).cast::<i32>();
@@ -226,6 +230,16 @@ unsafe fn scales(form: Form, panel: *const u8, g: usize, upper: usize) -> ([__m2
                 let start = form.group_scale_bytes() * g;
                 let min = if form.min { halves(start + 2 * PANEL) } else { _mm256_setzero_ps() };
                 ([halves(start); 2], [min; 2])
+            }
+            Scales::Power => {
+                let bytes = _mm_loadl_epi64(panel.add(form.group_scale_bytes() * g + LANES * upper).cast());
+                let (exponents, one) = (_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(1));
+                let whole = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, one));
+                // Below the smallest power of two of whole precision.
+                let tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);
+                let is_whole = _mm256_cmpgt_epi32(exponents, one);
+                let scale = _mm256_castsi256_ps(_mm256_blendv_epi8(tiny, whole, is_whole));
+                ([scale; 2], [_mm256_setzero_ps(); 2])
             }
             Scales::Nested { signed } => {
                 let (block, own) = form.nested_places(g);

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::Target;
 use crate::cpu::lanes::unrolled;
-use crate::packed::form::{Form, Known, Run, Scales, with_form};
+use crate::packed::form::{FP4_CODES, Form, Known, Run, Scales, with_form};
 use crate::packed::input::Side;
 use crate::packed::{PANEL, Packed, QUADS, VECTOR};
 
@@ -149,6 +149,7 @@ fn less_zero(form: Form, sum: u32) -> __m512i {
     match form.zero {
         4 => _mm512_slli_epi32::<2>(sum),
         8 => _mm512_slli_epi32::<3>(sum),
+        12 => _mm512_add_epi32(_mm512_slli_epi32::<3>(sum), _mm512_slli_epi32::<2>(sum)),
         16 => _mm512_slli_epi32::<4>(sum),
         32 => _mm512_slli_epi32::<5>(sum),
         128 => _mm512_slli_epi32::<7>(sum),
@@ -176,6 +177,10 @@ unsafe fn quad(form: Form, codes: *const u8, j: usize) -> __m512i {
             _ => _mm512_srli_epi16::<6>(vector),
         };
         let mut code = _mm512_and_si512(shifted, _mm512_set1_epi8((1 << form.bits) - 1));
+        if matches!(form.scales, Scales::Power) {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(FP4_CODES.as_ptr().cast()));
+            return _mm512_shuffle_epi8(table, code);
+        }
         unrolled!(p < 2, {
             if p < form.planes {
                 let plane = codes.add((form.bits + p) * VECTOR + 8 * j).cast::<u64>().read_unaligned();
@@ -201,6 +206,16 @@ unsafe fn scales(form: Form, panel: *const u8, g: usize) -> ([__m512; 2], [__m51
                 let start = form.group_scale_bytes() * g;
                 let min = if form.min { halves(start + 2 * PANEL) } else { _mm512_setzero_ps() };
                 ([halves(start); 2], [min; 2])
+            }
+            Scales::Power => {
+                let bytes = _mm_loadu_si128(panel.add(form.group_scale_bytes() * g).cast());
+                let (exponents, one) = (_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(1));
+                let whole = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, one));
+                // Below the smallest power of two of whole precision.
+                let tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
+                let is_tiny = _mm512_cmple_epi32_mask(exponents, one);
+                let scale = _mm512_castsi512_ps(_mm512_mask_blend_epi32(is_tiny, whole, tiny));
+                ([scale; 2], [_mm512_setzero_ps(); 2])
             }
             Scales::Nested { signed } => {
                 let (block, own) = form.nested_places(g);
