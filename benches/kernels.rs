@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvLayout, Matrix, Pairing, RopeTable,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Matrix, Pairing,
+    RopeTable,
 };
 
 /// Bytes that no cache holds.
@@ -105,9 +106,11 @@ fn matmul(
 
 /// One token and a chunk of a prompt, at the end of 1024 positions.
 fn attention(backend: &mut CpuBackend, limits: &Limits) {
-    for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 64), (4, 1, 256), (16, 8, 128)] {
+    let shapes = [(9, 3, 64), (32, 8, 64), (4, 1, 256), (16, 8, 128)];
+    let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8];
+    for (format, (heads, kv_heads, head_dim)) in formats.into_iter().flat_map(|f| shapes.map(|s| (f, s))) {
         let layout =
-            KvLayout { layers: 24, kv_heads, key_dim: head_dim, value_dim: head_dim, block_size: 16 };
+            KvLayout { layers: 24, kv_heads, key_dim: head_dim, value_dim: head_dim, block_size: 16, format };
         let mut sample = Sample::new(4);
         let (kv, tables) = sample.kv(layout, 1, 1024);
         for tokens in [1, 256] {
@@ -120,9 +123,11 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
                 let args = Attention { layer, heads, scale: 0.125, window: None, sinks: None, rows: &rows };
                 backend.attention(&args, &q, &kv, &mut out);
             });
-            let case = format!("attention {heads}/{kv_heads} x {head_dim} at 1024, tokens {tokens}");
+            let case =
+                format!("attention {format:?} {heads}/{kv_heads} x {head_dim} at 1024, tokens {tokens}");
             let seen = (tokens * (2048 - tokens + 1) / 2 * heads * head_dim) as f64;
-            report(&case, limits, time, ((2 * 1024 * kv_heads * head_dim * 4) as f64, 4.0 * seen));
+            let bytes = layout.bytes_per_block() / layout.layers * (1024 / layout.block_size);
+            report(&case, limits, time, (bytes as f64, 4.0 * seen));
         }
     }
 }

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millstream_kernels::{KvMemory, Model};
+use millstream_kernels::{KvLayout, KvMemory, Model};
 use millstream_runtime::{Graph, Inlet, Outlet};
-use millstream_topology::{Activations, ActorPlan, GroupSettings, Plan, Role, Settings};
+use millstream_topology::{Activations, ActorPlan, GroupSettings, KvFormat, Plan, Role, Settings};
 
 use crate::error::Error;
 use crate::gauges::GroupGauges;
@@ -111,6 +111,9 @@ struct GroupPlan {
     name: String,
     settings: GroupSettings,
     prefill: bool,
+    /// Of its KV memory.
+    layout: KvLayout,
+    /// That many fit.
     blocks: usize,
 }
 
@@ -126,11 +129,12 @@ impl GroupPlan {
                 _ => continue,
             };
             let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
-            let blocks = blocks(actor, &settings, resources)?;
+            let layout = layout(plan, &settings, resources);
+            let blocks = blocks(actor, &settings, layout)?;
             for copy in 0..settings.groups {
                 let alone = settings.groups == 1;
                 let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
-                groups.push(Self { name, settings: settings.clone(), prefill, blocks });
+                groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks });
             }
         }
         Ok(groups)
@@ -143,8 +147,17 @@ fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
     prefill.filter(|_| settings.joined).map_or(settings.chunk_tokens, |prefill| prefill.chunk_tokens)
 }
 
-fn blocks(actor: &ActorPlan, settings: &GroupSettings, resources: &Resources) -> Result<usize, Error> {
-    let layout = resources.model.facts().kv_layout(settings.block_size as usize);
+/// Layout of a group's KV memory.
+fn layout(plan: &Plan, settings: &GroupSettings, resources: &Resources) -> KvLayout {
+    let format = match plan.kv {
+        KvFormat::F32 => millstream_kernels::KvFormat::F32,
+        KvFormat::F16 => millstream_kernels::KvFormat::F16,
+        KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
+    };
+    KvLayout { format, ..resources.model.facts().kv_layout(settings.block_size as usize) }
+}
+
+fn blocks(actor: &ActorPlan, settings: &GroupSettings, layout: KvLayout) -> Result<usize, Error> {
     let needed = layout.bytes_per_block() as u64;
     let blocks = settings.memory / needed;
     if blocks == 0 {

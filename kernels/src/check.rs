@@ -14,7 +14,7 @@ use std::fmt;
 
 use crate::backend::Backend;
 use crate::dtype::DType;
-use crate::kv::KvLayout;
+use crate::kv::{KvFormat, KvLayout};
 use crate::matrix::Matrix;
 use crate::op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 use crate::reference::ReferenceBackend;
@@ -47,8 +47,10 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
     check.rows();
     check.pointwise();
     check.turns();
-    for layout in LAYOUTS {
-        check.attention(layout);
+    for (heads, layout) in LAYOUTS {
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
+            check.attention((heads, KvLayout { format, ..layout }));
+        }
     }
     check.heads();
     check.experts();
@@ -79,7 +81,7 @@ const fn layout(
     (key_dim, value_dim): (usize, usize),
     block_size: usize,
 ) -> KvLayout {
-    KvLayout { layers, kv_heads, key_dim, value_dim, block_size }
+    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
 }
 
 /// All activations.

@@ -1,7 +1,11 @@
 //! Keys and values of past tokens, in blocks. Who owns which block is decided elsewhere; this is only the memory, in
 //! the layout that attention reads fastest.
 
+mod format;
+
 use memmap2::MmapMut;
+
+pub use format::{KvFormat, Widened};
 
 use crate::error::Error;
 
@@ -21,46 +25,51 @@ pub struct KvLayout {
     pub value_dim: usize,
     /// Tokens per block.
     pub block_size: usize,
+    /// How numbers are stored.
+    pub format: KvFormat,
 }
 
 impl KvLayout {
     /// Bytes that one block takes, all layers together.
     pub fn bytes_per_block(&self) -> usize {
-        self.floats_per_block() * size_of::<f32>()
+        self.layers * self.bytes_per_layer()
     }
 
-    /// Distance in `k` between one value of a head and the next: `block_size`, rounded up to whole vectors.
+    /// Distance between one value of a key and the next: `block_size`, rounded up to whole vectors.
     pub fn key_stride(&self) -> usize {
         self.block_size.next_multiple_of(LANES)
     }
 
-    /// Distance in `v` between one token and the next: `value_dim`, rounded up to whole vectors.
+    /// Distance between the values of one token and the next: `value_dim`, rounded up to whole vectors.
     pub fn value_stride(&self) -> usize {
         self.value_dim.next_multiple_of(LANES)
     }
 
-    /// Floats of the keys of one block, layer and head.
-    pub(crate) fn key_floats(&self) -> usize {
+    /// Numbers in the keys of one block, layer and head.
+    pub(crate) fn key_len(&self) -> usize {
         self.key_dim * self.key_stride()
     }
 
-    /// Floats of the values of one block, layer and head.
-    pub(crate) fn value_floats(&self) -> usize {
+    /// Numbers in the values of one block, layer and head.
+    pub(crate) fn value_len(&self) -> usize {
         self.block_size * self.value_stride()
     }
 
-    /// Floats of the keys and values of one block and layer.
-    fn floats_per_layer(&self) -> usize {
-        self.kv_heads * (self.key_floats() + self.value_floats())
+    /// Bytes of one block, layer and head: keys, values, scales where the format has some; whole cache lines.
+    pub(crate) fn bytes_per_head(&self) -> usize {
+        let (keys, values) = format::scales(self);
+        let numbers = (self.key_len() + self.value_len()) * self.format.bytes();
+        (numbers + (keys + values) * size_of::<f32>()).next_multiple_of(64)
     }
 
-    /// Floats of one block.
-    fn floats_per_block(&self) -> usize {
-        self.layers * self.floats_per_layer()
+    /// Bytes of the keys and values of one block and layer.
+    fn bytes_per_layer(&self) -> usize {
+        self.kv_heads * self.bytes_per_head()
     }
 }
 
-/// KV memory of one rank: `[blocks, layers]`, each holding the keys and then the values of one block and layer.
+/// KV memory of one rank: `[blocks, layers, kv_heads]`, each holding the keys `[key_dim, key_stride]` and then the values
+/// `[block_size, value_stride]` of one block, layer and head.
 ///
 /// Keys are transposed, so that one vector holds the same value of eight tokens and scores need no sums across a vector.
 /// The operating system gives the memory when a block is first written, so a large budget costs nothing until it is used.
@@ -70,7 +79,7 @@ pub struct KvMemory {
     layout: KvLayout,
     /// Number of blocks.
     blocks: usize,
-    /// Floats; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
+    /// Numbers in their format; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
     memory: MmapMut,
 }
 
@@ -96,18 +105,6 @@ impl KvMemory {
         KvMemory { layout, blocks, memory }
     }
 
-    /// All floats.
-    fn floats(&self) -> &[f32] {
-        let size = self.blocks * self.layout.bytes_per_block();
-        bytemuck::cast_slice(&self.memory[..size])
-    }
-
-    /// All floats, to be written.
-    fn floats_mut(&mut self) -> &mut [f32] {
-        let size = self.blocks * self.layout.bytes_per_block();
-        bytemuck::cast_slice_mut(&mut self.memory[..size])
-    }
-
     /// Shape of a block.
     pub fn layout(&self) -> KvLayout {
         self.layout
@@ -129,34 +126,35 @@ impl KvMemory {
         assert!(offset < block_size, "KV write: token {offset} of a block of {block_size}");
         assert_eq!(k.len(), kv_heads * key_dim, "KV write: keys");
         assert_eq!(v.len(), kv_heads * value_dim, "KV write: values");
-        let start = self.layer_start(layer, block);
-        let place = &mut self.floats_mut()[start..][..layout.floats_per_layer()];
-        let (keys, values) = place.split_at_mut(kv_heads * layout.key_floats());
-        for (head, k) in keys.chunks_exact_mut(layout.key_floats()).zip(k.chunks_exact(key_dim)) {
-            for (lanes, &k) in head.chunks_exact_mut(layout.key_stride()).zip(k) {
-                lanes[offset] = k;
-            }
-        }
-        for (head, v) in values.chunks_exact_mut(layout.value_floats()).zip(v.chunks_exact(value_dim)) {
-            head[offset * layout.value_stride()..][..value_dim].copy_from_slice(v);
+        let (start, each) = (self.layer_start(layer, block), layout.bytes_per_head());
+        let heads = self.memory[start..][..kv_heads * each].chunks_exact_mut(each);
+        for ((head, k), v) in heads.zip(k.chunks_exact(key_dim)).zip(v.chunks_exact(value_dim)) {
+            format::write(&layout, head, offset, (k, v));
         }
     }
 
-    /// Keys of one block and layer: `[kv_heads, key_dim, key_stride]`, tokens innermost.
-    pub fn k(&self, layer: usize, block: u32) -> &[f32] {
-        let start = self.layer_start(layer, block);
-        &self.floats()[start..][..self.layout.kv_heads * self.layout.key_floats()]
+    /// Keys `[key_dim, key_stride]`, tokens innermost, and values `[block_size, value_stride]` of one block, layer and
+    /// head: where they are, or widened into `wide`.
+    pub fn head<'a>(
+        &'a self,
+        layer: usize,
+        block: u32,
+        head: usize,
+        wide: &'a mut Widened,
+    ) -> (&'a [f32], &'a [f32]) {
+        format::widen(&self.layout, self.stored(layer, block, head), wide)
     }
 
-    /// Values of one block and layer: `[kv_heads, block_size, value_stride]`.
-    pub fn v(&self, layer: usize, block: u32) -> &[f32] {
-        let start = self.layer_start(layer, block) + self.layout.kv_heads * self.layout.key_floats();
-        &self.floats()[start..][..self.layout.kv_heads * self.layout.value_floats()]
+    /// The stored bytes of one block, layer and head.
+    pub(crate) fn stored(&self, layer: usize, block: u32, head: usize) -> &[u8] {
+        assert!(head < self.layout.kv_heads, "KV head {head} of {}", self.layout.kv_heads);
+        let each = self.layout.bytes_per_head();
+        &self.memory[self.layer_start(layer, block) + head * each..][..each]
     }
 
     /// The bytes of a block, all layers, to be stored or sent to a rank of the same layout.
     pub fn export(&self, block: u32) -> Vec<u8> {
-        let start = self.layer_start(0, block) * size_of::<f32>();
+        let start = self.layer_start(0, block);
         self.memory[start..][..self.layout.bytes_per_block()].to_vec()
     }
 
@@ -169,16 +167,16 @@ impl KvMemory {
         if bytes.len() != needed {
             return Err(Error::KvBlock { size: bytes.len(), needed });
         }
-        let start = self.layer_start(0, block) * size_of::<f32>();
+        let start = self.layer_start(0, block);
         self.memory[start..][..needed].copy_from_slice(bytes);
         Ok(())
     }
 
-    /// Where the keys of a block and layer start.
+    /// Where a block and layer start, in bytes.
     fn layer_start(&self, layer: usize, block: u32) -> usize {
         assert!((block as usize) < self.blocks, "KV block {block} of {}", self.blocks);
         assert!(layer == 0 || layer < self.layout.layers, "KV layer {layer} of {}", self.layout.layers);
-        block as usize * self.layout.floats_per_block() + layer * self.layout.floats_per_layer()
+        block as usize * self.layout.bytes_per_block() + layer * self.layout.bytes_per_layer()
     }
 }
 
@@ -186,34 +184,68 @@ impl KvMemory {
 mod tests {
     use super::*;
 
-    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4 };
     const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
+
+    fn layout(format: KvFormat) -> KvLayout {
+        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format }
+    }
 
     #[test]
     fn a_token_is_found_where_the_layout_says() {
-        let mut kv = KvMemory::new(LAYOUT, 3);
-        let k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        kv.write(1, 2, 3, &k, &V);
-        for (head, value) in [(0, 0), (0, 2), (1, 0), (1, 2)] {
-            assert_eq!(kv.k(1, 2)[(head * 3 + value) * 8 + 3], k[head * 3 + value]);
+        for (format, error) in [(KvFormat::F32, 0.0), (KvFormat::F16, 1e-3), (KvFormat::Q8, 4e-3)] {
+            let mut kv = KvMemory::new(layout(format), 3);
+            let k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+            kv.write(1, 2, 3, &k, &V);
+            let near = |got: f32, want: f32| (got - want).abs() <= error * 100.0;
+            let mut wide = Widened::default();
+            for head in 0..2 {
+                let (keys, values) = kv.head(1, 2, head, &mut wide);
+                assert!((0..3).all(|value| near(keys[value * 8 + 3], k[head * 3 + value])), "{format:?}");
+                assert!((0..5).all(|value| near(values[3 * 8 + value], V[head * 5 + value])), "{format:?}");
+                assert_eq!(keys.iter().filter(|&&k| k != 0.0).count(), 3);
+                assert_eq!(values.iter().filter(|&&v| v != 0.0).count(), 5);
+            }
+            let (keys, values) = kv.head(0, 2, 1, &mut wide);
+            assert!(keys.iter().chain(values).all(|&x| x == 0.0));
         }
-        for (head, value) in [(0, 0), (0, 4), (1, 0), (1, 4)] {
-            assert_eq!(kv.v(1, 2)[(head * 4 + 3) * 8 + value], V[head * 5 + value]);
-        }
-        assert!(kv.k(0, 2).iter().chain(kv.v(1, 1)).all(|&x| x == 0.0));
     }
 
     #[test]
     fn a_block_travels_as_bytes() {
-        let mut from = KvMemory::new(LAYOUT, 2);
-        from.write(0, 1, 0, &[1.0; 6], &V);
-        from.write(1, 1, 2, &[3.0; 6], &[4.0; 10]);
-        let bytes = from.export(1);
-        assert_eq!(bytes.len(), LAYOUT.bytes_per_block());
-        let mut into = KvMemory::new(LAYOUT, 4);
-        into.import(3, &bytes).expect("same layout");
-        assert_eq!((into.k(0, 3), into.v(1, 3)), (from.k(0, 1), from.v(1, 1)));
-        let error = into.import(3, &bytes[4..]).expect_err("too short");
-        assert_eq!(error.to_string(), "a KV block of 892 bytes, this layout needs 896");
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
+            let layout = layout(format);
+            let mut from = KvMemory::new(layout, 2);
+            from.write(0, 1, 0, &[1.0; 6], &V);
+            from.write(1, 1, 2, &[3.0; 6], &[4.0; 10]);
+            let bytes = from.export(1);
+            assert_eq!(bytes.len(), layout.bytes_per_block());
+            let mut into = KvMemory::new(layout, 4);
+            into.import(3, &bytes).expect("same layout");
+            assert_eq!(
+                (into.stored(0, 3, 1), into.stored(1, 3, 0)),
+                (from.stored(0, 1, 1), from.stored(1, 1, 0))
+            );
+            let error = into.import(3, &bytes[4..]).expect_err("too short");
+            let size = bytes.len();
+            let said = format!("a KV block of {} bytes, this layout needs {size}", size - 4);
+            assert_eq!(error.to_string(), said);
+        }
+    }
+
+    #[test]
+    fn eight_bits_keep_what_a_large_neighbour_leaves() {
+        let layout = KvLayout { key_dim: 40, value_dim: 40, ..layout(KvFormat::Q8) };
+        let mut kv = KvMemory::new(layout, 1);
+        let token: Vec<f32> = (0..80).map(|i| if i % 40 == 35 { 1000.0 } else { i as f32 / 80.0 }).collect();
+        kv.write(0, 0, 1, &token, &token);
+        let mut wide = Widened::default();
+        let (keys, values) = kv.head(0, 0, 1, &mut wide);
+        for (i, want) in token[40..].iter().enumerate() {
+            // The first 32 share a scale, and 1000 is not among them.
+            let allowed = if i < 32 { 1.0 / 254.0 } else { 1000.0 / 254.0 };
+            assert!((keys[i * 8 + 1] - want).abs() <= allowed && (values[40 + i] - want).abs() <= allowed);
+        }
+        kv.write(0, 0, 2, &[f32::NAN; 80], &token);
+        assert!(kv.head(0, 0, 0, &mut wide).0[2].is_nan());
     }
 }

@@ -29,6 +29,6 @@ mod reference;
 pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
-pub use kv::{KvLayout, KvMemory};
+pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 pub use reference::ReferenceBackend;

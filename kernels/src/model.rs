@@ -24,7 +24,7 @@ pub use text::{GgufTokenizer, TextFiles};
 
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::kv::{KvLayout, KvMemory};
+use crate::kv::{KvFormat, KvLayout, KvMemory};
 
 /// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
 pub trait Model: Send + Sync {
@@ -75,10 +75,11 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Layout of KV memory that fits the model, with blocks of `block_size` tokens.
+    /// Layout of KV memory that fits the model, with blocks of `block_size` tokens and numbers as they are; any other
+    /// format fits too.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size }
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
     }
 }
 

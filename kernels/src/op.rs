@@ -193,7 +193,7 @@ pub(crate) fn check_pair(op: &str, x: &[f32], y: &[f32]) {
 
 /// Checks the arguments of `attention`.
 pub(crate) fn check_attention(args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &[f32]) {
-    let KvLayout { layers, kv_heads, key_dim, value_dim, block_size } = kv.layout();
+    let KvLayout { layers, kv_heads, key_dim, value_dim, block_size, .. } = kv.layout();
     assert!(args.layer < layers, "attention: layer {} of {layers}", args.layer);
     assert!(args.heads.is_multiple_of(kv_heads), "attention: {} heads share {kv_heads}", args.heads);
     assert!(args.window != Some(0), "attention: a window of nothing");

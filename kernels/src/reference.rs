@@ -2,7 +2,7 @@
 //! is right, and the fast backends are compared with it; on machines they do not know, they call its functions.
 
 use crate::backend::Backend;
-use crate::kv::KvMemory;
+use crate::kv::{KvMemory, Widened};
 use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, AttentionRow, Pairing, RopeTable};
 use crate::packed::plain;
@@ -165,28 +165,35 @@ pub(crate) fn attend(args: &Attention<'_>, seen: Seen, q: &[f32], kv: &KvMemory,
     let (layout, row) = (kv.layout(), args.rows[seen.row]);
     let (key_dim, value_dim, group) = (layout.key_dim, layout.value_dim, args.heads / layout.kv_heads);
     let position = row.start as usize + seen.token;
-    let past = args.first_seen(position)..position + 1;
-    let mut scores = Vec::with_capacity(past.len());
+    let (first, size) = (args.first_seen(position), layout.block_size);
+    // Of each block: which one, and which of its tokens are seen.
+    let blocks = (first / size..=position / size).map(|b| {
+        let within = |p: usize| p.saturating_sub(b * size).min(size);
+        (row.blocks[b], within(first)..within(position + 1))
+    });
+    let (mut scores, mut wide) = (Vec::with_capacity(position + 1 - first), Widened::default());
     for (head, (q, out)) in q.chunks_exact(key_dim).zip(out.chunks_exact_mut(value_dim)).enumerate() {
         let kv_head = head / group;
-        let place = |p: usize| (row.blocks[p / layout.block_size], p % layout.block_size);
         scores.clear();
-        scores.extend(past.clone().map(|p| {
-            let (block, offset) = place(p);
-            let keys = &kv.k(args.layer, block)[kv_head * layout.key_floats()..][..layout.key_floats()];
-            let key = keys.chunks_exact(layout.key_stride()).map(|lanes| lanes[offset]);
-            args.scale * q.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k)
-        }));
+        for (block, tokens) in blocks.clone() {
+            let (keys, _) = kv.head(args.layer, block, kv_head, &mut wide);
+            scores.extend(tokens.map(|offset| {
+                let key = keys.chunks_exact(layout.key_stride()).map(|lanes| lanes[offset]);
+                args.scale * q.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k)
+            }));
+        }
         let sink = args.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
         let max = scores.iter().fold(sink, |max, &score| max.max(score));
         scores.iter_mut().for_each(|score| *score = (*score - max).exp());
         let total = scores.iter().sum::<f32>() + (sink - max).exp();
         out.fill(0.0);
-        for (p, weight) in past.clone().zip(&scores) {
-            let (block, offset) = place(p);
-            let start = kv_head * layout.value_floats() + offset * layout.value_stride();
-            let value = &kv.v(args.layer, block)[start..][..value_dim];
-            out.iter_mut().zip(value).for_each(|(out, v)| *out += weight / total * v);
+        let mut weights = scores.iter();
+        for (block, tokens) in blocks.clone() {
+            let (_, values) = kv.head(args.layer, block, kv_head, &mut wide);
+            for (offset, weight) in tokens.zip(&mut weights) {
+                let value = &values[offset * layout.value_stride()..][..value_dim];
+                out.iter_mut().zip(value).for_each(|(out, v)| *out += weight / total * v);
+            }
         }
     }
 }

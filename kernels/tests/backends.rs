@@ -2,8 +2,8 @@
 
 use millstream_kernels::check::{Failure, Sample, conform};
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvLayout, KvMemory, Matrix, Pairing,
-    ReferenceBackend, RopeTable,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, KvMemory, Matrix,
+    Pairing, ReferenceBackend, RopeTable,
 };
 
 /// Fails with all cases that do not conform.
@@ -105,7 +105,14 @@ fn results(backend: &mut CpuBackend) -> Vec<Vec<f32>> {
             all.push(out);
         }
     }
-    let layout = KvLayout { layers: 1, kv_heads: 3, key_dim: 64, value_dim: 64, block_size: 16 };
+    let layout = KvLayout {
+        layers: 1,
+        kv_heads: 3,
+        key_dim: 64,
+        value_dim: 64,
+        block_size: 16,
+        format: KvFormat::F32,
+    };
     let (kv, tables) = sample.kv(layout, 2, 300);
     let rows = [
         AttentionRow { start: 299, tokens: 1, blocks: &tables[0] },

@@ -20,7 +20,7 @@ use fixtures::run::{Runner, Sequence, argmax, bits};
 use fixtures::stored::{floats, json, oracle};
 use fixtures::{clothes, tiny};
 use millstream_kernels::{
-    Backend, CpuBackend, Error, KvMemory, Loaded, ReferenceBackend, Row, Scratch, Want, load,
+    Backend, CpuBackend, Error, KvMemory, Loaded, ReferenceBackend, Row, Scratch, Want, Widened, load,
 };
 use safetensors::SafeTensors;
 
@@ -257,7 +257,7 @@ fn a_step_that_does_not_fit_is_refused_before_anything_is_written() {
         let result = loaded.model.forward(&[good, row], &mut kv, &mut scratch, &mut ReferenceBackend);
         assert_eq!(result.unwrap_err().to_string(), format!("row 1 of the step: {problem}"));
     }
-    assert!(kv.k(0, 0).iter().all(|&k| k == 0.0));
+    assert!(kv.head(0, 0, 0, &mut Widened::default()).0.iter().all(|&k| k == 0.0));
     let mut layout = kv.layout();
     layout.key_dim = 8;
     let mut other = KvMemory::new(layout, 2);

@@ -140,6 +140,7 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     line("name".to_owned(), Scalar::Text(plan.name.clone()).to_string());
     line("model".to_owned(), Scalar::Text(plan.model.clone()).to_string());
     line("activations".to_owned(), Scalar::Text(plan.activations.to_string()).to_string());
+    line("kv".to_owned(), Scalar::Text(plan.kv.to_string()).to_string());
     for host in &plan.hosts {
         line(format!("hosts.{}.devices", host.name), host.devices.to_string());
         for (key, value) in [("address", &host.address), ("supernode", &host.supernode)] {

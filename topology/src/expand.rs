@@ -20,8 +20,8 @@ use crate::units;
 /// ```
 pub fn expand(plan: &Plan) -> String {
     let (name, model) = (quoted(&plan.name), quoted(&plan.model));
-    let activations = plan.activations;
-    let mut out = format!("name = {name}\nmodel = {model}\nactivations = \"{activations}\"\n\n[hosts]\n");
+    let mut out = format!("name = {name}\nmodel = {model}\n");
+    line(&mut out, format_args!("activations = \"{}\"\nkv = \"{}\"\n\n[hosts]", plan.activations, plan.kv));
     for host in &plan.hosts {
         line(&mut out, format_args!("{} = {}", host.name, host_table(host)));
     }

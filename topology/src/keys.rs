@@ -118,6 +118,12 @@ pub(crate) static ROOT: &[Key] = &[
         "What quantised weights are multiplied with: `int8` is fast, `f32` is exact.",
     ),
     key(
+        "kv",
+        Kind::Choice(crate::plan::KvFormat::WORDS),
+        Preset::Text("f32"),
+        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter.",
+    ),
+    key(
         "hosts",
         Kind::Named(HOST),
         Preset::None,

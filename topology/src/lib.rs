@@ -38,8 +38,8 @@ pub use expand::expand;
 pub use id::{ActorName, HostName, NAME_LEN_MAX, PlanId, PortName};
 pub use plan::{
     Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, Host,
-    Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar, Settings, Tier, TokenizerSettings,
-    Wire,
+    KvFormat, Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar, Settings, Tier,
+    TokenizerSettings, Wire,
 };
 pub use resolve::{HostFacts, check, laptop, resolve};
 pub use schema::schema;

@@ -22,6 +22,8 @@ pub struct Plan {
     pub model: String,
     /// What quantised weights are multiplied with.
     pub activations: Activations,
+    /// How keys and values are stored.
+    pub kv: KvFormat,
     /// Every host, patterns written out, in natural order (`p2` before `p10`).
     pub hosts: Vec<Host>,
     /// Every actor, implied ones too: by role in the order of a request's road, then by name.
@@ -385,6 +387,19 @@ pub enum Activations {
     F32,
 }
 
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvFormat {
+    /// As they are computed.
+    F32,
+    /// Half precision.
+    F16,
+    /// Eight bits, a scale for each 32.
+    Q8,
+}
+
+words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8");
 words!(Activations: Int8 "int8", F32 "f32");
 words!(Policy: Hold "hold", Offer "offer", Latest "latest", Reply "reply");
 words!(Link: Local "local", Shm "shm", Tcp "tcp", Nixl "nixl");

@@ -12,8 +12,8 @@ use crate::keys;
 use crate::lanes;
 use crate::place::{self, Hosts};
 use crate::plan::{
-    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, Limits,
-    Note, Plan, Role, RouterSettings, Scalar, Settings, Tier, TokenizerSettings, quoted,
+    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, KvFormat,
+    Limits, Note, Plan, Role, RouterSettings, Scalar, Settings, Tier, TokenizerSettings, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -117,6 +117,7 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
         name: spec.root.text("name").unwrap_or_default(),
         model: spec.root.text("model").unwrap_or_default(),
         activations: activations(&spec.root),
+        kv: kv(&spec.root),
         actors: draft.actors.iter().map(|actor| actor_plan(actor, &draft)).collect(),
         wires,
         limits: limits(&spec.root),
@@ -131,6 +132,11 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
 /// What quantised weights are multiplied with; a word that is none was found before.
 fn activations(root: &Section) -> Activations {
     root.text("activations").and_then(|word| Activations::from_word(&word)).unwrap_or(Activations::Int8)
+}
+
+/// How keys and values are stored; a word that is none was found before.
+fn kv(root: &Section) -> KvFormat {
+    root.text("kv").and_then(|word| KvFormat::from_word(&word)).unwrap_or(KvFormat::F32)
 }
 
 /// Adds the roles that every file needs and few files mention.

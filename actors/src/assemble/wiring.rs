@@ -178,7 +178,7 @@ impl Wiring<'_> {
 
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
         let model = Arc::clone(&self.resources.model);
-        let layout = model.facts().kv_layout(group.settings.block_size as usize);
+        let layout = group.layout;
         let (threads, cost) = match self.driver {
             Driver::Live => {
                 (group.settings.threads, StepCost { step: Duration::ZERO, token: Duration::ZERO })

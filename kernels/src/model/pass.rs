@@ -7,7 +7,7 @@ use super::{Facts, Row, Want};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::experts::Experts;
-use crate::kv::KvMemory;
+use crate::kv::{KvLayout, KvMemory};
 use crate::op::{Attention, AttentionRow, RopeTable};
 
 /// A step in progress.
@@ -194,7 +194,7 @@ fn recycle<'b>(mut rows: Vec<AttentionRow<'_>>) -> Vec<AttentionRow<'b>> {
 /// Refuses a step that does not fit the model or the memory.
 fn check(facts: &Facts, step: &[Row<'_>], kv: &KvMemory) -> Result<(), Error> {
     let layout = kv.layout();
-    let needed = facts.kv_layout(layout.block_size);
+    let needed = KvLayout { format: layout.format, ..facts.kv_layout(layout.block_size) };
     if layout != needed {
         return Err(Error::KvLayout { found: format!("{layout:?}"), needed: format!("{needed:?}") });
     }

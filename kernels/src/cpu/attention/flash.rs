@@ -7,13 +7,13 @@
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
 use std::arch::x86_64::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use super::Item;
 use crate::cpu::lanes::{self, LANES, unrolled};
 use crate::cpu::output::Output;
-use crate::kv::{KvLayout, KvMemory};
+use crate::kv::{KvLayout, KvMemory, Widened};
 use crate::op::Attention;
 
 /// Queries that go through a block side by side.
@@ -22,6 +22,8 @@ const TILE: usize = 4;
 thread_local! {
     /// State of the queries of an item; grows to the largest item once.
     static STATE: RefCell<State> = const { RefCell::new(State::new()) };
+    /// Keys and values of a block in f32, where they are stored otherwise.
+    static WIDE: Cell<Widened> = const { Cell::new(Widened::new()) };
 }
 
 /// The queries of an item and what they have so far.
@@ -123,20 +125,15 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
     let (group, size) = (args.heads / layout.kv_heads, layout.block_size);
     let start = row.start as usize + item.token;
     let queries = item.tokens * group;
-    let part = |b: usize| {
-        let keys = &kv.k(args.layer, row.blocks[b])[item.kv_head * layout.key_floats()..];
-        let values = &kv.v(args.layer, row.blocks[b])[item.kv_head * layout.value_floats()..];
-        (&keys[..layout.key_floats()], &values[..layout.value_floats()])
-    };
+    let mut wide = WIDE.take();
     let end = (start + item.tokens).div_ceil(size);
     for b in args.first_seen(start) / size..end {
-        let (keys, values) = part(b);
         if b + 1 < end {
             // Blocks lie anywhere, so the processor cannot know which is the next.
-            let (keys, values) = part(b + 1);
-            lanes::fetch(keys.as_ptr().cast(), size_of_val(keys));
-            lanes::fetch(values.as_ptr().cast(), size_of_val(values));
+            let next = kv.stored(args.layer, row.blocks[b + 1], item.kv_head);
+            lanes::fetch(next.as_ptr(), next.len());
         }
+        let (keys, values) = kv.head(args.layer, row.blocks[b], item.kv_head, &mut wide);
         let seen = |query: usize| {
             let position = start + query / group;
             let within = |p: usize| p.saturating_sub(b * size).min(size);
@@ -164,6 +161,7 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
             }
         }
     }
+    WIDE.set(wide);
 }
 
 impl Block<'_> {

@@ -1,5 +1,5 @@
-//! Real models with packed weights and 8-bit activations: near the exact results where these are clear, and the same to the
-//! last bit however the work is cut.
+//! Real models in less than full precision (packed weights and 8-bit activations; keys and values in fewer bits): near the
+//! exact results where these are clear, and the same to the last bit however the work is cut.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where its data is not as it should be")]
 
@@ -14,7 +14,7 @@ mod fixtures {
 use fixtures::real::real_model;
 use fixtures::run::{Runner, Sequence, argmax, bits};
 use fixtures::stored::{json, oracle};
-use millstream_kernels::{Activations, CpuBackend, Loaded, load_with};
+use millstream_kernels::{Activations, CpuBackend, KvFormat, KvLayout, KvMemory, Loaded, load_with};
 
 /// A list of token ids.
 fn ids(value: &serde_json::Value) -> Vec<u32> {
@@ -84,4 +84,24 @@ fn smollm2_gives_the_same_bits_in_any_chunks_and_company() {
     runner.step(&mut both, &[11, 13]);
     runner.step(&mut both, &[1, 27]);
     assert_eq!(bits(&both[1].logits), alone, "in company");
+}
+
+#[test]
+fn keys_and_values_in_fewer_bits_change_little_and_nothing_with_the_chunks() {
+    let Some(path) = real_model("smollm2-135m-instruct-q4_1.gguf") else { return };
+    let loaded = load_with(&path, Activations::F32).unwrap();
+    let tokens: Vec<u32> = (0..70).map(|i| i * 997 % 49_000).collect();
+    let exact = runner(&loaded).all(&tokens, 70);
+    for (format, allowed) in [(KvFormat::F16, 2e-3), (KvFormat::Q8, 5e-2)] {
+        let mut runner = runner(&loaded);
+        let layout = KvLayout { format, ..runner.kv.layout() };
+        runner.kv = KvMemory::new(layout, runner.kv.blocks());
+        let whole = runner.all(&tokens, 70);
+        assert_eq!(bits(&runner.all(&tokens, 9)), bits(&whole), "{format:?}");
+        let rms =
+            |v: &mut dyn Iterator<Item = f32>| (v.map(|x| x * x).sum::<f32>() / exact.len() as f32).sqrt();
+        let error = rms(&mut whole.iter().zip(&exact).map(|(a, b)| a - b)) / rms(&mut exact.iter().copied());
+        eprintln!("{format:?}: logits differ by {error:.1e} of their size");
+        assert!(error < allowed && error > 0.0, "{format:?}: {error}");
+    }
 }
