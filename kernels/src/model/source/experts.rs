@@ -18,14 +18,6 @@ struct Stacks {
     down: Vec<Matrix>,
 }
 
-impl Stacks {
-    /// Experts without biases.
-    fn plain(self) -> Vec<Expert> {
-        let parts = self.gate.into_iter().zip(self.up).zip(self.down);
-        parts.map(|((gate, up), down)| Expert { gate, up, down, bias: None }).collect()
-    }
-}
-
 impl Source {
     /// Experts with a router of no bias and gates of SiLU.
     pub(in super::super) fn mixture(
@@ -83,12 +75,14 @@ impl Source {
             let both = self.weights.stack(&fused, [count, 2 * intermediate, hidden])?;
             let part = |first: usize| both.iter().map(|both| both.part(first, intermediate)).collect();
             let (gate, up) = (part(0), part(intermediate));
-            return Ok(Stacks { gate, up, down: self.weights.stack(&down, outer)? }.plain());
+            let down = self.weights.stack(&down, outer)?;
+            return Ok(self.plain(Stacks { gate, up, down }));
         }
         if self.naming == Naming::Gguf {
             let gate = self.weights.stack(&format!("blk.{layer}.ffn_gate_exps.weight"), inner)?;
             let up = self.weights.stack(&format!("blk.{layer}.ffn_up_exps.weight"), inner)?;
-            return Ok(Stacks { gate, up, down: self.weights.stack(&down, outer)? }.plain());
+            let down = self.weights.stack(&down, outer)?;
+            return Ok(self.plain(Stacks { gate, up, down }));
         }
         let mut experts = Vec::new();
         for expert in 0..count {
@@ -106,6 +100,15 @@ impl Source {
         Ok(experts)
     }
 
+    /// Experts of these matrices, which are packed if matrices are, without biases.
+    fn plain(&mut self, Stacks { gate, up, down }: Stacks) -> Vec<Expert> {
+        let mut expert = |((gate, up), down): ((Matrix, Matrix), Matrix)| {
+            let [gate, up, down] = [gate, up, down].map(|matrix| self.weights.packed(&matrix));
+            Expert { gate, up, down, bias: None }
+        };
+        gate.into_iter().zip(up).zip(down).map(&mut expert).collect()
+    }
+
     /// Router and experts of gpt-oss, biases everywhere.
     pub(in super::super) fn biased_mixture(
         &mut self,
@@ -120,7 +123,7 @@ impl Source {
             Naming::Folder => self.interleaved(layer, hidden, config)?,
             Naming::Gguf => self.stacked(layer, hidden, config)?,
         };
-        let mut experts = stacks.plain();
+        let mut experts = self.plain(stacks);
         for (expert, bias) in experts.iter_mut().zip(biases) {
             expert.bias = Some(bias);
         }

@@ -27,13 +27,16 @@ impl Source {
         let key_value = self.matrix(layer, key_value, [rank + config.turning, hidden])?;
         let norm = self.layer_norm(layer, ("self_attn.kv_a_layernorm", "attn_kv_a_norm"), rank, eps)?;
         let (into_latent, out_of_latent) = self.latent_heads(layer, config)?;
+        let mut packed =
+            |heads: Vec<Matrix>| heads.iter().map(|head| self.weights.packed(head)).collect::<Vec<_>>();
+        let (into_latent, out_of_latent) = (packed(into_latent), packed(out_of_latent));
         let output = ("self_attn.o_proj", "attn_output");
         let output = self.matrix(layer, output, [hidden, shape.heads * config.value_dim])?;
         let scale = config.scale;
         Ok(LatentPart { query, key_value, norm, into_latent, out_of_latent, output, scale })
     }
 
-    /// For each head, the matrices into the latent and out of it. Later GGUF files hold them so; elsewhere they are the
+    /// For each head, the matrices into the latent and out of it, as they are stored. Later GGUF files hold them so; elsewhere they are the
     /// rows of one matrix, those of keys to be turned over.
     fn latent_heads(&mut self, layer: usize, config: &DeepSeek) -> Result<(Vec<Matrix>, Vec<Matrix>), Error> {
         let (heads, rank, value_dim) = (config.shape.heads, config.rank, config.value_dim);
@@ -45,7 +48,8 @@ impl Source {
             return Ok((into_latent, self.weights.stack(&name, [heads, value_dim, rank])?));
         }
         let each = still + value_dim;
-        let both = self.matrix(layer, ("self_attn.kv_b_proj", "attn_kv_b"), [heads * each, rank])?;
+        let name = self.weight(layer, ("self_attn.kv_b_proj", "attn_kv_b"));
+        let both = self.weights.stored(&name, heads * each, rank)?;
         let into = |head: usize| repack::transposed(&both.part(head * each, still));
         let out = |head: usize| both.part(head * each + still, value_dim);
         Ok(((0..heads).map(into).collect(), (0..heads).map(out).collect()))
