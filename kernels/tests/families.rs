@@ -9,13 +9,16 @@ mod fixtures {
     pub mod run;
     #[expect(dead_code, reason = "other tests read stored numbers")]
     pub mod stored;
+    #[expect(dead_code, reason = "other tests take older files")]
+    pub mod tiny;
 }
 
 use fixtures::folder::{Folder, Tensor};
 use fixtures::gguf::GgufFile;
 use fixtures::plain::Plain;
 use fixtures::run::{Runner, bits};
-use millstream_kernels::{CpuBackend, Error, Loaded, dequantize, load};
+use fixtures::tiny;
+use millstream_kernels::{Activations, CpuBackend, Error, Loaded, dequantize, load, load_with};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -169,6 +172,24 @@ fn qwen3_is_what_its_definition_says() {
     let mut windowed = small("qwen3", "Qwen3ForCausalLM", &Plain { norms: true, ..PLAIN }, true);
     windowed.set("use_sliding_window", json!(true));
     refused(&windowed, "use_sliding_window = true is not supported");
+    windowed.set("use_sliding_window", json!(false));
+    windowed.set("dual_chunk_attention_config", json!({}));
+    refused(&windowed, "dual_chunk_attention_config = an object is not supported");
+}
+
+#[test]
+fn yarn_reaches_as_far_as_it_says() {
+    let mut folder = small("qwen2", "Qwen2ForCausalLM", &Plain { biases: true, ..PLAIN }, true);
+    let context = |folder: &Folder| loaded(folder).unwrap().model.facts().context;
+    folder.set(
+        "rope_scaling",
+        json!({ "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 }),
+    );
+    assert_eq!(context(&folder), 512);
+    folder.set("max_position_embeddings", json!(600));
+    assert_eq!(context(&folder), 600);
+    folder.set("rope_scaling", json!({ "type": "linear", "factor": 4.0 }));
+    assert_eq!(context(&folder), 600);
 }
 
 /// Tiny-qwen3-moe with the first expert alone.
@@ -359,6 +380,53 @@ fn queries_need_no_latent_of_their_own() {
     let differences = of(&ranked).into_iter().zip(of(&direct)).map(|(a, b)| (a - b).abs());
     let worst = differences.fold(0.0, f32::max);
     assert!(worst < 1e-3, "logits differ by {worst}");
+}
+
+/// The matrices of a file in Q8_0, as far as their rows are whole blocks.
+fn in_q8_0(file: &mut GgufFile) {
+    let matrices = file.tensors.iter_mut().filter(|tensor| tensor.kind == 30);
+    for tensor in matrices.filter(|tensor| tensor.shape.last().unwrap().is_multiple_of(32)) {
+        let wide: Vec<f32> = tensor
+            .bytes
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16))
+            .collect();
+        tensor.kind = 8;
+        tensor.bytes = Vec::new();
+        for block in wide.chunks_exact(32) {
+            let largest = block.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+            let scale = half::f16::from_f32(largest / 127.0);
+            tensor.bytes.extend(scale.to_le_bytes());
+            let code = |x: &f32| (x / scale.to_f32().max(1e-6)).round().clamp(-127.0, 127.0) as i8 as u8;
+            tensor.bytes.extend(block.iter().map(code));
+        }
+    }
+}
+
+#[test]
+fn eight_bits_of_activations_come_near_and_depend_on_nothing_else() {
+    for name in ["tiny-qwen3-moe", "tiny-gpt-oss", "tiny-deepseek-v3"] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("model.gguf");
+        let mut file = tiny::as_gguf(name);
+        in_q8_0(&mut file);
+        std::fs::write(&path, file.bytes()).unwrap();
+        let tokens = prompt(120, 630);
+        let exact = logits(&load(&path).unwrap(), &tokens);
+        let rounded = load_with(&path, Activations::Int8).unwrap();
+        let near = logits(&rounded, &tokens);
+        let rms = |values: &[f32]| (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt();
+        // One expert chosen otherwise moves a position a lot, so it is the middle one that counts.
+        let differences: Vec<f32> = exact.iter().zip(&near).map(|(a, b)| a - b).collect();
+        let mut errors: Vec<f32> = differences.chunks_exact(exact.len() / tokens.len()).map(rms).collect();
+        errors.sort_by(f32::total_cmp);
+        let (middle, size) = (errors[errors.len() / 2], rms(&exact));
+        assert!(middle > 0.0 && middle < 0.1 * size, "{name}: {middle} of {size}");
+        let mut runner = Runner::new(&*rounded.model, Box::new(CpuBackend::new(1, &[])));
+        assert_eq!(bits(&runner.all(&tokens, 120)), bits(&near), "{name}: chunks");
+    }
 }
 
 #[test]

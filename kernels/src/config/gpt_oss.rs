@@ -47,6 +47,8 @@ impl GptOss {
 
     /// From GGUF metadata; `settings` reads keys below `gpt-oss.`.
     pub fn from_gguf(settings: &Settings<'_>) -> Result<GptOss, Error> {
+        // Softmax of those chosen.
+        settings.must("expert_gating_func", &["3"])?;
         let shape = Shape::from_gguf(settings)?;
         // GGUF files do not say that the family's ramp is not cut to whole pairs.
         let rope = Rope::from_gguf(settings)?.untruncated();

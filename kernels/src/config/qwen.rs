@@ -47,7 +47,7 @@ impl Qwen2 {
 
     /// From GGUF metadata; `settings` reads keys below `qwen2.`.
     pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen2, Error> {
-        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        let (shape, rope) = common_from_gguf(settings)?;
         settings.refuse_unasked()?;
         Ok(Qwen2 { shape, rope, tied: None })
     }
@@ -63,7 +63,7 @@ impl Qwen3 {
 
     /// From GGUF metadata; `settings` reads keys below `qwen3.`.
     pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen3, Error> {
-        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        let (shape, rope) = common_from_gguf(settings)?;
         settings.refuse_unasked()?;
         Ok(Qwen3 { shape, rope, tied: None })
     }
@@ -88,7 +88,7 @@ impl Qwen3Moe {
     pub fn from_gguf(settings: &Settings<'_>) -> Result<Qwen3Moe, Error> {
         settings.must("expert_gating_func", &["1"])?;
         settings.must("expert_weights_scale", &["1"])?;
-        let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+        let (shape, rope) = common_from_gguf(settings)?;
         let mixture = Mixture::from_gguf(settings)?;
         let normalised = settings.flag_or("expert_weights_norm", true)?;
         settings.refuse_unasked()?;
@@ -101,10 +101,18 @@ impl Qwen3Moe {
 fn common_from_json(settings: &Settings<'_>) -> Result<(Shape, Rope, Option<bool>), Error> {
     settings.must("hidden_act", &["silu"])?;
     settings.must("use_sliding_window", &["false"])?;
+    settings.must("dual_chunk_attention_config", &[])?;
     let shape = Shape::from_json(settings)?;
     if sliding_from_types(settings, shape.layers)?.is_some_and(|sliding| sliding.contains(&true)) {
         return Err(settings.unsupported("layer_types", "sliding_attention".to_owned(), "full_attention"));
     }
     let rope = Rope::from_json(settings, "rope_theta", 10_000.0)?;
+    let shape = Shape { context: rope.reach(shape.context), ..shape };
     Ok((shape, rope, Some(settings.flag_or("tie_word_embeddings", false)?)))
+}
+
+/// What GGUF metadata says alike in all of them.
+fn common_from_gguf(settings: &Settings<'_>) -> Result<(Shape, Rope), Error> {
+    let (shape, rope) = (Shape::from_gguf(settings)?, Rope::from_gguf(settings)?);
+    Ok((Shape { context: rope.reach(shape.context), ..shape }, rope))
 }

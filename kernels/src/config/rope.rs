@@ -2,6 +2,7 @@
 
 use std::f64::consts::TAU;
 
+use super::CONTEXT_MAX;
 use super::settings::Settings;
 use crate::error::Error;
 
@@ -111,6 +112,12 @@ impl Rope {
             yarn.truncate = false;
         }
         self
+    }
+
+    /// Positions that the model reaches, if its settings name `context`: people add YaRN to settings without raising that.
+    pub fn reach(&self, context: u32) -> u32 {
+        let Scaling::Yarn(yarn) = &self.scaling else { return context };
+        context.max((yarn.original * yarn.factor).min(CONTEXT_MAX as f64) as u32)
     }
 
     /// Factor of queries and keys when they turn.
