@@ -59,14 +59,21 @@ impl Weights {
 
     /// From here on matrices whose format allows it are packed, with so many threads.
     pub fn pack(&mut self, threads: usize) {
-        let size = |stored: &Stored| {
-            let (&cols, rows) = stored.shape.split_last()?;
-            let (dtype, rows) =
-                (*stored.dtype.as_ref().ok()?, rows.iter().try_fold(1, |a: usize, b| a.checked_mul(*b))?);
+        let size = |(name, stored): (&String, &Stored)| {
+            let (dtype, cols, rows) = match (&stored.dtype, stored.shape.as_slice()) {
+                (Ok(dtype), [rows @ .., cols]) => (*dtype, *cols, rows),
+                // In two tensors, of which the blocks say it all.
+                (Err(_), [rows @ .., blocks, repack::NIBBLES]) if name.ends_with("_blocks") => {
+                    (DType::MXFP4, blocks.checked_mul(DType::MXFP4.block_len())?, rows)
+                }
+                _ => return None,
+            };
+            let rows = rows.iter().try_fold(1, |a: usize, b| a.checked_mul(*b))?;
             let bytes = dtype.row_bytes(cols)?.checked_mul(rows)?;
-            if bytes > stored.file.bytes().len() { None } else { Packed::size(dtype, rows, cols) }
+            // Exponents are in the other tensor.
+            if bytes / 2 > stored.file.bytes().len() { None } else { Packed::size(dtype, rows, cols) }
         };
-        let sizes = self.tensors.values().filter_map(size).fold(0, usize::saturating_add);
+        let sizes = self.tensors.iter().filter_map(size).fold(0, usize::saturating_add);
         self.packing = Some((Arena::new(sizes), threads));
     }
 

@@ -42,9 +42,9 @@ pub(crate) fn mxfp4(blocks: &[u8], exponents: &[u8], (rows, cols): (usize, usize
     let mut bytes = Vec::with_capacity(exponents.len() * (1 + NIBBLES));
     let (blocks, _) = blocks.as_chunks::<NIBBLES>();
     for (block, &exponent) in blocks.iter().zip(exponents) {
-        let value = |i: usize| block[i / 2] >> (4 * (i % 2)) & 15;
+        let (low, high) = block.split_at(NIBBLES / 2);
         bytes.push(exponent);
-        bytes.extend((0..NIBBLES).map(|i| value(i) | value(i + NIBBLES) << 4));
+        bytes.extend(low.iter().zip(high).flat_map(|(a, b)| [a & 15 | b << 4, a >> 4 | b & 0xf0]));
     }
     owned(DType::MXFP4, (rows, cols), bytes)
 }
