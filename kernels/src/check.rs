@@ -61,8 +61,8 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
 /// Heads of queries, then the layout of keys and values.
 type Heads = (usize, KvLayout);
 
-/// Layouts that attention is checked on: shared and own heads, sizes that fill vectors and sizes that do not.
-const LAYOUTS: [Heads; 9] = [
+/// Layouts that attention is checked on: shared and own heads, few and many, sizes that fill vectors and sizes that do not.
+const LAYOUTS: [Heads; 10] = [
     (4, layout(2, 4, (16, 16), 16)),
     (9, layout(1, 3, (64, 64), 16)),
     (8, layout(1, 2, (24, 24), 32)),
@@ -72,6 +72,7 @@ const LAYOUTS: [Heads; 9] = [
     (2, layout(1, 2, (7, 7), 5)),
     (6, layout(1, 1, (40, 32), 16)),
     (4, layout(2, 2, (9, 21), 8)),
+    (49, layout(1, 1, (5, 3), 8)),
 ];
 
 /// A layout of keys and values of these sizes.

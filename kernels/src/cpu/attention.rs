@@ -1,6 +1,6 @@
 //! Attention over blocks of keys and values: how a call is cut into items for the threads. An item is one key head and some
-//! consecutive tokens of one row; its queries are these tokens times the heads that share the key head, so that a block
-//! of keys and values, once in the nearest cache, serves all of them.
+//! consecutive tokens of one row; its queries are these tokens times the heads that share the key head (or some of them,
+//! where they are many), so that a block of keys and values, once in the nearest cache, serves all of them.
 
 #[cfg(target_arch = "x86_64")]
 mod flash;
@@ -22,6 +22,10 @@ pub(super) struct Item {
     pub row: usize,
     /// Which head of keys and values.
     pub kv_head: usize,
+    /// First head of queries.
+    pub head: usize,
+    /// How many heads.
+    pub heads: usize,
     /// First token, counted within the row.
     pub token: usize,
     /// How many tokens.
@@ -66,13 +70,22 @@ fn plain(pool: &mut Pool, args: &Attention<'_>, (q, kv): (&[f32], &KvMemory), ou
 
 /// All items of a call.
 fn items(args: &Attention<'_>, kv_heads: usize) -> Vec<Item> {
-    let tokens_max = (QUERIES * kv_heads / args.heads).max(1);
+    let group = args.heads / kv_heads;
+    let heads_max = group.div_ceil(group.div_ceil(QUERIES));
+    let tokens_max = (QUERIES / heads_max).max(1);
+    let heads: Vec<(usize, usize, usize)> = (0..kv_heads)
+        .flat_map(|kv_head| (0..group).step_by(heads_max).map(move |first| (kv_head, first)))
+        .map(|(kv_head, first)| (kv_head, kv_head * group + first, heads_max.min(group - first)))
+        .collect();
     let (mut items, mut place) = (Vec::new(), 0);
     for (r, row) in args.rows.iter().enumerate() {
         for token in (0..row.tokens).step_by(tokens_max) {
             let tokens = tokens_max.min(row.tokens - token);
-            let item = |kv_head| Item { row: r, kv_head, token, tokens, place: place + token };
-            items.extend((0..kv_heads).map(item));
+            let item = |&(kv_head, head, heads)| {
+                let place = place + token;
+                Item { row: r, kv_head, head, heads, token, tokens, place }
+            };
+            items.extend(heads.iter().map(item));
         }
         place += row.tokens;
     }

@@ -92,17 +92,17 @@ struct Block<'a> {
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn item(args: &Attention<'_>, item: Item, (q, kv): (&[f32], &KvMemory), out: &Output<'_>) {
     let layout = kv.layout();
-    let group = args.heads / layout.kv_heads;
+    let group = item.heads;
     let (keys, values) = (layout.key_dim, layout.value_dim);
     // The first head of the item's token, counted over all tokens.
-    let first = |token: usize| (item.place + token) * args.heads + item.kv_head * group;
+    let first = |token: usize| (item.place + token) * args.heads + item.head;
     STATE.with_borrow_mut(|state| {
         state.start(item.tokens * group, layout);
         for token in 0..item.tokens {
             state.q.extend(q[first(token) * keys..][..group * keys].iter().map(|q| q * args.scale));
         }
         if let Some(sinks) = args.sinks {
-            state.sink(&sinks[item.kv_head * group..][..group]);
+            state.sink(&sinks[item.head..][..group]);
         }
         blocks(args, item, kv, state);
         for token in 0..item.tokens {
@@ -122,7 +122,7 @@ pub(super) unsafe fn item(args: &Attention<'_>, item: Item, (q, kv): (&[f32], &K
 #[target_feature(enable = "avx2,fma")]
 fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
     let (layout, row) = (kv.layout(), args.rows[item.row]);
-    let (group, size) = (args.heads / layout.kv_heads, layout.block_size);
+    let (group, size) = (item.heads, layout.block_size);
     let start = row.start as usize + item.token;
     let queries = item.tokens * group;
     let mut wide = WIDE.take();
