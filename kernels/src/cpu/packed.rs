@@ -40,7 +40,7 @@ pub(crate) struct Tile<'a> {
     words: &'a [u32],
     /// Its first row.
     first: usize,
-    /// Its rows, at most [`TILE`].
+    /// Its rows: a power of two, at most [`TILE`].
     rows: usize,
 }
 
@@ -58,9 +58,9 @@ impl<'a> Tiles<'a> {
         let part = if x.len() < SMALL { usize::MAX } else { size };
         pool.run_parts(words, part.min(words.len()), &|start, words| {
             let first = start / (WORDS * groups).max(1);
-            for (t, tile) in words.chunks_mut(size.max(1)).enumerate() {
-                let rows = tile.len() / (WORDS * groups);
-                let x = &x[(first + t * TILE) * cols..][..rows * cols];
+            for (place, rows) in tiles(words.len() / (WORDS * groups).max(1)) {
+                let tile = &mut words[place * WORDS * groups..][..rows * WORDS * groups];
+                let x = &x[(first + place) * cols..][..rows * cols];
                 quantise(level, x, cols, bytemuck::cast_slice_mut(tile));
             }
         });
@@ -69,12 +69,24 @@ impl<'a> Tiles<'a> {
 
     /// All tiles.
     fn iter(self) -> impl Iterator<Item = Tile<'a>> {
-        (0..self.rows).step_by(TILE).map(move |first| {
-            let rows = TILE.min(self.rows - first);
-            let size = WORDS * self.groups;
-            Tile { words: &self.words[first * size..][..rows * size], first, rows }
-        })
+        let size = WORDS * self.groups;
+        let tile = move |(first, rows)| {
+            let words = &self.words[first * size..][..rows * size];
+            Tile { words, first, rows }
+        };
+        tiles(self.rows).map(tile)
     }
+}
+
+/// First row and number of rows of each tile: as many as [`TILE`], then powers of two, so that few kernels do.
+fn tiles(rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let left = rows - first;
+        let count = if left >= TILE { TILE } else { 1 << left.checked_ilog2()? };
+        first += count;
+        Some((first - count, count))
+    })
 }
 
 /// [`input::quantise`], compiled for the machine.

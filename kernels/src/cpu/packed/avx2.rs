@@ -41,7 +41,6 @@ impl Run for Panels<'_> {
                 match self.target.tile.rows - first {
                     1 => run::<F, 1>(&self, first),
                     2 => run::<F, 2>(&self, first),
-                    3 => run::<F, 3>(&self, first),
                     _ => run::<F, 4>(&self, first),
                 }
             }

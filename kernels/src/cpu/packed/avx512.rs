@@ -37,11 +37,7 @@ impl Run for Panels<'_> {
             match self.target.tile.rows {
                 1 => run::<F, 1>(&self),
                 2 => run::<F, 2>(&self),
-                3 => run::<F, 3>(&self),
                 4 => run::<F, 4>(&self),
-                5 => run::<F, 5>(&self),
-                6 => run::<F, 6>(&self),
-                7 => run::<F, 7>(&self),
                 _ => run::<F, 8>(&self),
             }
         }
