@@ -52,7 +52,7 @@ impl Http {
         let heading = self.heading(shape, &ask, first);
         let id = HeaderValue::from_str(&heading.id)
             .map_err(|_| Fault::server("the request's id is not a header"))?;
-        let replies = Replies { answers: Answers::new(answers), echoes, tally: Tally::new(ask.choices) };
+        let replies = Replies { answers: Answers::new(answers), echoes, cost: Cost::new(ask.choices) };
         let answered = match ask.stream {
             true => replies.stream(Chunks { heading, include_usage: ask.include_usage }).await,
             false => replies.whole(&heading).await,
@@ -98,13 +98,13 @@ struct Replies {
     answers: Answers,
     /// What stands before each answer, by its place.
     echoes: Vec<String>,
-    tally: Tally,
+    cost: Cost,
 }
 
 impl Replies {
     async fn stream(mut self, chunks: Chunks) -> Result<Response, Fault> {
         self.refused().await?;
-        Ok(Events::new(chunks, self.answers, self.echoes, self.tally).respond())
+        Ok(Events::new(chunks, self.answers, self.echoes, self.cost).respond())
     }
 
     /// Waits a moment for the first reply, so that a refusal becomes a status.
@@ -133,7 +133,7 @@ impl Replies {
                 Reply::Logits { .. } => {}
                 Reply::End { outcome: Outcome::Finished(finish), usage, .. } => {
                     part.extend(choice.finish(finish));
-                    self.tally.add(place, usage);
+                    self.cost.add(place, usage);
                     finishes[place] = Some(finish);
                 }
                 Reply::End { outcome, .. } => return Err(Fault::unfinished(&outcome)),
@@ -141,19 +141,19 @@ impl Replies {
         }
         let parts = open.into_iter().zip(finishes);
         let parts = parts.filter_map(|((_, part), finish)| Some((part, finish?)));
-        let body = heading.whole(&parts.collect::<Vec<_>>(), self.tally.usage);
+        let body = heading.whole(&parts.collect::<Vec<_>>(), self.cost.usage);
         Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
     }
 }
 
 /// What a response has cost: each prompt once, and all tokens of all answers.
-pub(super) struct Tally {
+pub(super) struct Cost {
     /// Answers to each prompt.
     choices: u32,
     pub(super) usage: Usage,
 }
 
-impl Tally {
+impl Cost {
     fn new(choices: u32) -> Self {
         Self { choices, usage: Usage::default() }
     }

@@ -11,7 +11,7 @@ use millstream_actors::request::{Outcome, Reply, Usage};
 
 use super::choice::{Choice, Part};
 use super::fault::Fault;
-use super::generate::Tally;
+use super::generate::Cost;
 use super::openai::{self, Chunks};
 use crate::desk::{Answers, Cut};
 
@@ -25,7 +25,7 @@ pub(crate) struct Events {
     choices: Vec<Choice>,
     /// What stands before each answer.
     echoes: Vec<String>,
-    tally: Tally,
+    cost: Cost,
     state: State,
 }
 
@@ -37,9 +37,9 @@ enum State {
 }
 
 impl Events {
-    pub(crate) fn new(chunks: Chunks, answers: Answers, echoes: Vec<String>, tally: Tally) -> Self {
+    pub(crate) fn new(chunks: Chunks, answers: Answers, echoes: Vec<String>, cost: Cost) -> Self {
         let choices = echoes.iter().map(|_| Choice::default()).collect();
-        Self { chunks, answers, choices, echoes, tally, state: State::Unopened }
+        Self { chunks, answers, choices, echoes, cost, state: State::Unopened }
     }
 
     /// The response; its body ends the requests when it is dropped.
@@ -104,7 +104,7 @@ impl Events {
 
     fn end(&mut self, place: usize, outcome: &Outcome, usage: Usage) -> String {
         let Outcome::Finished(finish) = *outcome else { return self.fail(&Fault::unfinished(outcome)) };
-        self.tally.add(place, usage);
+        self.cost.add(place, usage);
         let part = self.choices[place].finish(finish);
         let rest = (!part.is_empty()).then(|| event(&self.chunks.content(place, &part)));
         rest.unwrap_or_default() + &event(&self.chunks.finish(place, finish))
@@ -113,7 +113,7 @@ impl Events {
     /// All answers are complete.
     fn close(&mut self) -> String {
         self.state = State::Closed;
-        let usage = self.chunks.include_usage.then(|| event(&self.chunks.usage(self.tally.usage)));
+        let usage = self.chunks.include_usage.then(|| event(&self.chunks.usage(self.cost.usage)));
         usage.unwrap_or_default() + &event("[DONE]")
     }
 
