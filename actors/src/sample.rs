@@ -31,8 +31,16 @@ pub use tally::Tally;
 const COLDEST: f32 = 1e-5;
 /// A nucleus is looked for among so many best tokens first.
 const FEW: usize = 1024;
-/// More candidates than this are not sorted but found again in order.
+/// More candidates than this are not listed.
 const MANY: usize = 4096;
+
+/// Where the candidates end.
+enum Kept {
+    /// They are listed.
+    Listed,
+    /// They are those with a better logit, and those with this logit up to this id.
+    Down((f32, u32)),
+}
 
 /// Chooses tokens. Holds room that is used again, nothing else.
 ///
@@ -57,6 +65,7 @@ pub struct Sampler {
     adjusted: Vec<f32>,
     keys: Vec<u64>,
     blocks: Vec<f32>,
+    table: candidates::Table,
 }
 
 impl Sampler {
@@ -87,21 +96,19 @@ impl Sampler {
         if sampling.temperature < COLDEST || sampling.top_k == 1 {
             return first(logits, peak);
         }
-        let scale = Scale { peak, rate: 1.0 / sampling.temperature };
+        let scale = Scale::new(peak, sampling.temperature);
         let uniform = uniform(sampling.seed, choice.position);
-        let few = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
-        let drawn = if few || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
-            self.keep(logits, sampling, scale);
-            self.draw_kept(logits, scale, uniform)
-        } else {
-            self.draw_any(logits, scale, uniform)
+        let drawn = match self.keep(logits, sampling, scale) {
+            Kept::Listed => self.draw_listed(scale, uniform),
+            Kept::Down(last) => self.draw_down(logits, last, scale, uniform),
         };
         drawn.unwrap_or_else(|| first(logits, peak))
     }
 
-    /// The candidates, in no order.
-    fn keep(&mut self, logits: &[f32], sampling: &Sampling, scale: Scale) {
+    /// The candidates.
+    fn keep(&mut self, logits: &[f32], sampling: &Sampling, scale: Scale) -> Kept {
         let keys = &mut self.keys;
+        let floor = if sampling.min_p > 0.0 { scale.logit(sampling.min_p) } else { f32::NEG_INFINITY };
         let few = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
         if few {
             candidates::best(logits, sampling.top_k as usize, keys);
@@ -112,30 +119,24 @@ impl Sampler {
             if !few {
                 candidates::best(logits, FEW, keys);
                 if candidates::mass(keys, scale) < wanted {
-                    candidates::at_least(logits, f32::MIN, keys);
+                    let last = candidates::border(logits, scale, wanted, &mut self.table);
+                    let last = last.map(|key| (candidates::logit(key), candidates::id(key)));
+                    return Kept::Down(last.filter(|last| last.0 >= floor).unwrap_or((floor, u32::MAX)));
                 }
             }
             candidates::nucleus(keys, scale, wanted);
-        } else if !few {
-            // A little below the border, which the weights themselves then draw.
-            let border = scale.peak + sampling.min_p.ln() / scale.rate;
-            candidates::at_least(logits, border - 1e-3 * (1.0 + border.abs()), keys);
+        } else if !few && (sampling.min_p == 0.0 || !candidates::within(logits, floor..=f32::MAX, MANY, keys))
+        {
+            return Kept::Down((floor, u32::MAX));
         }
-        if sampling.min_p > 0.0 {
-            keys.retain(|&key| scale.weight(candidates::logit(key)) >= sampling.min_p);
-        }
+        keys.retain(|&key| candidates::logit(key) >= floor);
+        Kept::Listed
     }
 
     /// Draws one of the candidates, in order of id whatever order they were found in.
-    fn draw_kept(&mut self, logits: &[f32], scale: Scale, uniform: f64) -> Option<u32> {
+    fn draw_listed(&mut self, scale: Scale, uniform: f64) -> Option<u32> {
         let keys = &mut self.keys;
-        if keys.len() > MANY {
-            let last = keys.iter().copied().min()?;
-            candidates::at_least(logits, candidates::logit(last), keys);
-            keys.retain(|&key| key >= last);
-        } else {
-            keys.sort_unstable_by_key(|&key| candidates::id(key));
-        }
+        keys.sort_unstable_by_key(|&key| candidates::id(key));
         let mut rest = uniform * candidates::mass(keys, scale);
         let found = keys.iter().find(|&&key| {
             rest -= f64::from(scale.weight(candidates::logit(key)));
@@ -144,33 +145,44 @@ impl Sampler {
         found.or(keys.last()).map(|&key| candidates::id(key))
     }
 
-    /// Draws one of all tokens: the block first, then the token in it.
-    fn draw_any(&mut self, logits: &[f32], scale: Scale, uniform: f64) -> Option<u32> {
+    /// Draws one of the tokens down to `last`: the block first, then the token in it.
+    fn draw_down(&mut self, logits: &[f32], last: (f32, u32), scale: Scale, uniform: f64) -> Option<u32> {
+        // Behind the last token its logit does not suffice.
+        let (floor, end) = (last.0, last.1 as usize);
+        let kept = |id: usize, logit: f32| if id <= end { logit >= floor } else { logit > floor };
+        let weight = |id: usize, logit: f32| if kept(id, logit) { scale.weight(logit) } else { 0.0 };
+        let numbered = |number: usize, block: &[f32]| -> f32 {
+            let start = number * BLOCK;
+            match (start + block.len() <= end, start > end) {
+                (true, _) => scale.block(block, floor),
+                (_, true) => scale.block(block, floor.next_up()),
+                _ => (start..).zip(block).map(|(id, &logit)| weight(id, logit)).sum(),
+            }
+        };
         self.blocks.clear();
-        self.blocks.extend(logits.chunks(BLOCK).map(|block| scale.block(block)));
-        let total: f64 = self.blocks.iter().copied().map(f64::from).sum();
-        let mut rest = uniform * total;
+        self.blocks.extend(logits.chunks(BLOCK).enumerate().map(|(number, block)| numbered(number, block)));
+        let mut rest = uniform * self.blocks.iter().copied().map(f64::from).sum::<f64>();
         let number = self.blocks.iter().position(|&block| {
             let here = rest < f64::from(block);
             rest -= if here { 0.0 } else { f64::from(block) };
             here
         })?;
         let block = logits.chunks(BLOCK).nth(number)?;
-        let mut last = None;
+        let mut found = None;
         for (id, &logit) in (number * BLOCK..).zip(block) {
-            let weight = f64::from(scale.weight(logit));
-            last = if weight > 0.0 { Some(id as u32) } else { last };
+            let weight = f64::from(weight(id, logit));
+            found = if weight > 0.0 { Some(id as u32) } else { found };
             rest -= weight;
             if rest < 0.0 {
-                return last;
+                break;
             }
         }
-        last
+        found
     }
 
     /// Of the token `id` and the `count` likeliest, over the raw logits.
     fn logprobs(&mut self, logits: &[f32], peak: f32, (id, count): (u32, u32)) -> Logprobs {
-        let total = Scale { peak, rate: 1.0 }.mass(logits).ln();
+        let total = Scale::new(peak, 1.0).mass(logits).ln();
         let logprob = |logit: f32| (f64::from(logit) - f64::from(peak) - total) as f32;
         let keys = &mut self.keys;
         keys.clear();

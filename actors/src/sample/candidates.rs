@@ -1,6 +1,8 @@
 //! The tokens among which one is drawn, found without sorting a vocabulary: what takes part is a list of keys, each a
 //! logit and its token in one number that orders them, the better the larger, the lower id among equals.
 
+use std::ops::RangeInclusive;
+
 use super::softmax::Scale;
 
 /// Logits that are looked at together: most have none that is good enough.
@@ -46,16 +48,20 @@ pub(super) fn best(logits: &[f32], count: usize, kept: &mut Vec<u64>) {
     shrink(kept, count);
 }
 
-/// All tokens whose logit is at least `floor`, in order of id.
-pub(super) fn at_least(logits: &[f32], floor: f32, kept: &mut Vec<u64>) {
+/// All tokens whose logit is in the range, in order of id; gives up beyond `most` of them, and says so with false.
+pub(super) fn within(logits: &[f32], range: RangeInclusive<f32>, most: usize, kept: &mut Vec<u64>) -> bool {
     kept.clear();
     for (number, glance) in logits.chunks(GLANCE).enumerate() {
-        if highest(glance) >= floor {
+        if highest(glance) >= *range.start() {
             let ids = number * GLANCE..;
-            let good = ids.zip(glance).filter(|(_, logit)| **logit >= floor);
+            let good = ids.zip(glance).filter(|(_, logit)| range.contains(logit));
             kept.extend(good.map(|(id, &logit)| key(logit, id)));
         }
+        if kept.len() > most {
+            return false;
+        }
     }
+    true
 }
 
 /// Keeps the fewest best keys whose weights reach `wanted`, at least one. Takes time linear in the keys: the half that
@@ -79,6 +85,46 @@ pub(super) fn nucleus(keys: &mut Vec<u64>, scale: Scale, wanted: f64) {
         sum >= wanted
     });
     keys.truncate(border.map_or(high, |at| low + at + 1));
+}
+
+/// The worst key of the fewest best tokens whose weights reach `wanted`, found without a list of them: a table of sums
+/// over ranges of weights says in which range the border lies, and only that one is looked at.
+pub(super) fn border(logits: &[f32], scale: Scale, wanted: f64, table: &mut Table) -> Option<u64> {
+    let Table { sums, keys } = table;
+    sums.clear();
+    sums.resize(range_of(1.0) + 2, 0.0);
+    scale.weights(logits, |weight| sums[range_of(weight)] += f64::from(weight));
+    let mut above = 0.0;
+    let place = sums.iter().rposition(|&sum| {
+        let here = sum > 0.0 && above + sum >= wanted;
+        above += if here { 0.0 } else { sum };
+        here
+    });
+    // Sums of so many weights differ in their last digits with the order of adding: then the border is the lowest weight.
+    let place = place.unwrap_or(0);
+    let (low, high) = (scale.logit(weight_of(place)), scale.logit(weight_of(place + 1)));
+    let slack = 1e-3 * (1.0 + low.abs().min(1e6));
+    within(logits, (low - slack).max(f32::MIN)..=high + slack, usize::MAX, keys);
+    keys.retain(|&key| range_of(scale.weight(logit(key))) == place);
+    nucleus(keys, scale, wanted - above);
+    keys.iter().copied().min()
+}
+
+/// Room for [`border`].
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    sums: Vec<f64>,
+    keys: Vec<u64>,
+}
+
+/// The range of weights that this one is in: 64 between a number and its double.
+fn range_of(weight: f32) -> usize {
+    (weight.to_bits() >> 17) as usize
+}
+
+/// The least weight of a range.
+fn weight_of(range: usize) -> f32 {
+    f32::from_bits((range as u32) << 17)
 }
 
 /// The weights of these keys together.
@@ -150,7 +196,7 @@ mod tests {
     #[test]
     fn a_nucleus_is_that_of_a_full_sort() {
         let logits = logits(5000);
-        let scale = Scale { peak: super::super::softmax::peak(&logits).unwrap(), rate: 1.0 };
+        let scale = Scale::new(super::super::softmax::peak(&logits).unwrap(), 1.0);
         let all = sorted(&logits);
         let total = mass(&all, scale);
         for part in [0.0, 0.001, 0.3, 0.9, 0.999, 1.0] {
@@ -166,15 +212,19 @@ mod tests {
             let expected = enough.map_or(all.len(), |at| at + 1);
             assert!(keys.len().abs_diff(expected) <= 1, "{part}: {} and not {expected}", keys.len());
             assert_eq!(keys, all[..keys.len()]);
+            let last = border(&logits, scale, wanted, &mut Table::default()).unwrap();
+            let place = all.iter().position(|&key| key == last).unwrap();
+            assert!(place.abs_diff(keys.len() - 1) <= 1, "{part}: {place} and not {}", keys.len() - 1);
         }
     }
 
     #[test]
-    fn what_is_at_least_as_good_comes_in_order() {
+    fn what_is_in_a_range_comes_in_order() {
         let logits = logits(500);
         let mut kept = Vec::new();
-        at_least(&logits, 3.0, &mut kept);
-        let expected: Vec<u32> = (0..500).filter(|&id| logits[id as usize] >= 3.0).collect();
+        assert!(within(&logits, 3.0..=4.0, 500, &mut kept));
+        let expected: Vec<u32> = (0..500).filter(|&id| (3.0..=4.0).contains(&logits[id as usize])).collect();
         assert_eq!(kept.iter().map(|&key| id(key)).collect::<Vec<_>>(), expected);
+        assert!(!within(&logits, 3.0..=4.0, expected.len() - 1, &mut kept));
     }
 }

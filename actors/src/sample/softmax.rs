@@ -4,43 +4,65 @@
 /// Logits that are added up together, before the sums are added up in double precision.
 pub(super) const BLOCK: usize = 256;
 const LANES: usize = 8;
-/// Below, `exp` leaves the normal range of f32 and counts as zero.
-const LOWEST: f32 = -87.0;
+/// Below, a power of two leaves the normal range of f32 and counts as zero.
+const LOWEST: f32 = -126.0;
 
-/// Logits as weights: `exp((logit - peak) * rate)`, so that the best has weight 1.
+/// Logits as weights: `exp((logit - peak) / temperature)`, so that the best has weight 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     /// The best logit.
-    pub peak: f32,
-    /// One over the temperature.
-    pub rate: f32,
+    peak: f32,
+    temperature: f32,
+    /// From differences of logits to powers of two.
+    rate: f32,
 }
 
 impl Scale {
+    pub(super) fn new(peak: f32, temperature: f32) -> Self {
+        Self { peak, temperature, rate: std::f32::consts::LOG2_E / temperature }
+    }
+
     /// The weight of a logit that is no larger than the peak.
     #[inline(always)]
     pub(super) fn weight(self, logit: f32) -> f32 {
-        exp((logit - self.peak) * self.rate)
+        power((logit - self.peak) * self.rate)
+    }
+
+    /// The logit that has this weight.
+    pub(super) fn logit(self, weight: f32) -> f32 {
+        self.peak + weight.ln() * self.temperature
     }
 
     /// The weights of all logits together.
     pub(super) fn mass(self, logits: &[f32]) -> f64 {
-        logits.chunks(BLOCK).map(|block| f64::from(self.block(block))).sum()
+        logits.chunks(BLOCK).map(|block| f64::from(self.block(block, f32::NEG_INFINITY))).sum()
     }
 
-    /// The weights of a block together.
-    pub(super) fn block(self, logits: &[f32]) -> f32 {
+    /// The weights of those of a block that are at least `floor`, together.
+    pub(super) fn block(self, logits: &[f32], floor: f32) -> f32 {
+        let weight = |logit: f32| if logit >= floor { self.weight(logit) } else { 0.0 };
         let mut sums = [0.0; LANES];
         let (eights, rest) = logits.as_chunks::<LANES>();
         for eight in eights {
             for (sum, &logit) in sums.iter_mut().zip(eight) {
-                *sum += self.weight(logit);
+                *sum += weight(logit);
             }
         }
         for (sum, &logit) in sums.iter_mut().zip(rest) {
-            *sum += self.weight(logit);
+            *sum += weight(logit);
         }
         sums.iter().sum()
+    }
+
+    /// Calls `each` with every weight.
+    pub(super) fn weights(self, logits: &[f32], mut each: impl FnMut(f32)) {
+        for eight in logits.chunks(LANES) {
+            let mut weights = [0.0; LANES];
+            for (weight, &logit) in weights.iter_mut().zip(eight) {
+                *weight = self.weight(logit);
+            }
+            weights[..eight.len()].iter().copied().for_each(&mut each);
+        }
     }
 }
 
@@ -60,21 +82,19 @@ pub(super) fn peak(logits: &[f32]) -> Option<f32> {
     (!odd && peak.is_finite()).then_some(peak)
 }
 
-/// `e^x` for `x <= 0`, to about 2e-7 of its value; 0 below -87.
+/// `2^x` for `x <= 0`, to about 3e-7 of its value; 0 from -126 on.
 ///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, and `e^r` by its Taylor series up to `r^7 / 7!`, whose remainder is below
-/// 5e-9. Adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits.
+/// `x = n + r` with `|r| <= 1/2`, and `2^r` by its Taylor series up to `(r ln 2)^6 / 6!`, whose remainder is below 2e-7.
+/// Adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+fn power(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const SERIES: [f32; 6] = [1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0];
     let inside = if x > LOWEST { x } else { LOWEST };
-    let shifted = inside * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = inside - n * LN2_HIGH - n * LN2_LOW;
-    let mut series = 1.0 / 5040.0;
-    for term in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+    let shifted = inside + ROUND;
+    let r = inside - (shifted - ROUND);
+    let mut series = 1.540_353e-4;
+    for term in SERIES {
         series = series * r + term;
     }
     let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
@@ -87,22 +107,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exp_is_close_over_its_whole_range() {
-        for step in 0..87_000 {
+    fn powers_are_close_over_their_whole_range() {
+        for step in 0..126_000 {
             let x = -(step as f32) / 1000.0;
-            let want = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / want - 1.0).abs() < 4e-7, "exp({x}) is {} and not {want}", exp(x));
+            let want = f64::from(x).exp2();
+            assert!((f64::from(power(x)) / want - 1.0).abs() < 4e-7, "2^{x} is {} and not {want}", power(x));
         }
-        assert_eq!(exp(0.0), 1.0);
-        assert_eq!((exp(-100.0), exp(f32::NEG_INFINITY)), (0.0, 0.0));
+        assert_eq!(power(0.0), 1.0);
+        assert_eq!((power(-127.0), power(f32::NEG_INFINITY)), (0.0, 0.0));
     }
 
     #[test]
     fn a_mass_is_the_sum_of_its_weights() {
         let logits: Vec<f32> = (0..1003).map(|n| (n as f32 * 0.37).sin() * 9.0).collect();
-        let scale = Scale { peak: peak(&logits).unwrap(), rate: 1.0 / 0.8 };
-        let want: f64 = logits.iter().map(|&l| (f64::from(l - scale.peak) / f64::from(0.8_f32)).exp()).sum();
+        let scale = Scale::new(peak(&logits).unwrap(), 0.8);
+        let exact = |logit: &f32| (f64::from(logit - scale.peak) / f64::from(0.8_f32)).exp();
+        let want: f64 = logits.iter().map(exact).sum();
         assert!((scale.mass(&logits) / want - 1.0).abs() < 1e-5);
+        let above: f64 = logits.iter().filter(|logit| **logit >= 2.0).map(exact).sum();
+        let blocks = logits.chunks(BLOCK).map(|block| f64::from(scale.block(block, 2.0)));
+        assert!((blocks.sum::<f64>() / above - 1.0).abs() < 1e-5);
+        let (mut sum, mut count) = (0.0, 0);
+        scale.weights(&logits, |weight| (sum, count) = (sum + f64::from(weight), count + 1));
+        assert!((sum / want - 1.0).abs() < 1e-5 && count == 1003);
     }
 
     #[test]
