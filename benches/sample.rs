@@ -59,6 +59,7 @@ fn choose(logits: &[f32], sampling: &Sampling, logprobs: Option<u32>) -> Duratio
 }
 
 /// The shortest of many tries.
+#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
 fn best(mut work: impl FnMut(u32)) -> Duration {
     let tries = (0..TRIES).map(|number| {
         let start = Instant::now();

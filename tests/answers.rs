@@ -10,7 +10,7 @@ const COMPLETIONS: &str = "/v1/completions";
 
 fn text(body: &Value, index: usize) -> &str {
     let choice = &body["choices"][index];
-    choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap()
+    choice["message"]["content"].as_str().or(choice["text"].as_str()).expect("a choice has a text")
 }
 
 /// The events of one choice.

@@ -40,29 +40,33 @@ impl Scale {
 
     /// The weights of those of a block that are at least `floor`, together.
     pub(super) fn block(self, logits: &[f32], floor: f32) -> f32 {
-        let weight = |logit: f32| if logit >= floor { self.weight(logit) } else { 0.0 };
+        let mut room = [0.0; BLOCK];
+        let weights = self.fill(logits, floor, &mut room);
         let mut sums = [0.0; LANES];
-        let (eights, rest) = logits.as_chunks::<LANES>();
+        let (eights, rest) = weights.as_chunks::<LANES>();
         for eight in eights {
-            for (sum, &logit) in sums.iter_mut().zip(eight) {
-                *sum += weight(logit);
+            for (sum, &weight) in sums.iter_mut().zip(eight) {
+                *sum += weight;
             }
         }
-        for (sum, &logit) in sums.iter_mut().zip(rest) {
-            *sum += weight(logit);
-        }
-        sums.iter().sum()
+        sums.iter().chain(rest).sum()
     }
 
     /// Calls `each` with every weight.
     pub(super) fn weights(self, logits: &[f32], mut each: impl FnMut(f32)) {
-        for eight in logits.chunks(LANES) {
-            let mut weights = [0.0; LANES];
-            for (weight, &logit) in weights.iter_mut().zip(eight) {
-                *weight = self.weight(logit);
-            }
-            weights[..eight.len()].iter().copied().for_each(&mut each);
+        let mut room = [0.0; BLOCK];
+        for block in logits.chunks(BLOCK) {
+            self.fill(block, f32::NEG_INFINITY, &mut room).iter().copied().for_each(&mut each);
         }
+    }
+
+    /// The weights of a block, zero below `floor`. One loop with nothing else in it, so that it becomes vectors.
+    fn fill<'a>(self, logits: &[f32], floor: f32, room: &'a mut [f32; BLOCK]) -> &'a [f32] {
+        for (weight, &logit) in room.iter_mut().zip(logits) {
+            let whole = self.weight(logit);
+            *weight = if logit >= floor { whole } else { 0.0 };
+        }
+        &room[..logits.len()]
     }
 }
 
