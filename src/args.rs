@@ -6,6 +6,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod choice;
+
+pub use choice::ChoiceArgs;
+
 /// An actor-based dataflow runtime that serves large language models.
 #[derive(Debug, Parser)]
 #[command(name = "millstream", version, arg_required_else_help = true)]
@@ -121,29 +125,6 @@ pub struct ChatArgs {
     pub choice: ChoiceArgs,
 }
 
-/// How an answer is chosen.
-#[derive(Clone, Debug, Args)]
-pub struct ChoiceArgs {
-    /// 0 takes the best token each time
-    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 2>)]
-    pub temperature: f32,
-    /// Keep the best tokens up to this probability
-    #[arg(long, default_value_t = 0.9, value_parser = number::<0, 1>)]
-    pub top_p: f32,
-    /// Keep this many of the best tokens; 0 keeps all
-    #[arg(long, default_value_t = 0)]
-    pub top_k: u32,
-    /// The same seed gives the same answer
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Longest answer in tokens
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_tokens: u32,
-    /// End the answer before this text (may be given several times)
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub stop: Vec<String>,
-}
-
 /// Flags of `simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
@@ -196,12 +177,6 @@ pub struct OracleArgs {
     /// Requests at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
-}
-
-fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| "not a number".to_owned())?;
-    let (low, high) = (LOW as f32, HIGH as f32);
-    if (low..=high).contains(&number) { Ok(number) } else { Err(format!("must be between {LOW} and {HIGH}")) }
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

@@ -11,13 +11,18 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use millstream_actors::assemble::Doors;
-use millstream_actors::request::{Outcome, Reply, RequestId, Submit, Usage};
+use millstream_actors::request::{Reply, RequestId, Submit};
+use millstream_actors::sample::choice_seed;
 use millstream_runtime::{Inlet, Outlet};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::meters::Meters;
+
+mod answer;
+
+pub use answer::{Answer, Answers};
 
 /// Between two tries to tell the graph that a client is gone.
 const ABANDON_RETRY: Duration = Duration::from_millis(2);
@@ -133,11 +138,32 @@ impl Desk {
         desk
     }
 
+    /// Hands in a request for several answers to one prompt, each with a seed of its own that follows from the request's.
+    /// All are taken, or none is.
+    ///
+    /// # Errors
+    /// [`Closed`] when they cannot be taken now.
+    pub fn ask_choices(self: &Arc<Self>, submit: &Submit, choices: u32) -> Result<Vec<Answer>, Closed> {
+        let mut answers: Vec<Answer> = Vec::new();
+        for choice in 0..choices {
+            let mut submit = submit.clone();
+            submit.sampling.seed = choice_seed(submit.sampling.seed, choice);
+            // The first gives the family its number, which is chosen when it is handed in.
+            submit.family = answers.first().map(Answer::request);
+            answers.push(self.hand_in(submit, choices > 1)?);
+        }
+        Ok(answers)
+    }
+
     /// Hands in a request; its number is chosen here.
     ///
     /// # Errors
     /// [`Closed`] when it cannot be taken now.
-    pub fn ask(self: &Arc<Self>, mut submit: Submit) -> Result<Answer, Closed> {
+    pub fn ask(self: &Arc<Self>, submit: Submit) -> Result<Answer, Closed> {
+        self.hand_in(submit, false)
+    }
+
+    fn hand_in(self: &Arc<Self>, mut submit: Submit, founds: bool) -> Result<Answer, Closed> {
         if self.draining.load(Ordering::Acquire) || self.gone.load(Ordering::Acquire) {
             return Err(Closed::Draining);
         }
@@ -147,6 +173,9 @@ impl Desk {
         }
         let request = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         submit.request = request;
+        if founds && submit.family.is_none() {
+            submit.family = Some(request);
+        }
         let (sender, replies) = mpsc::channel(self.bounds.replies_max);
         let slow = Arc::new(AtomicBool::new(false));
         let stream = Stream { replies: sender, asked: clock::now(), last: None, slow: Arc::clone(&slow) };
@@ -159,12 +188,17 @@ impl Desk {
         if self.gone.load(Ordering::Acquire) {
             self.forget(request);
         }
-        Ok(Answer { request, replies, desk: Arc::clone(self), slow, early: None, ended: false })
+        Ok(Answer::new(Arc::clone(self), request, replies, slow))
     }
 
     /// Takes no new requests from now on.
     pub fn close(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// Streams that the desk takes at once.
+    pub fn places(&self) -> usize {
+        self.bounds.streams_max
     }
 
     /// Whether new requests are turned away.
@@ -284,95 +318,4 @@ async fn tell_abandoned(desk: Arc<Desk>) {
             }
         }
     }
-}
-
-/// One request's replies. Dropping it before the end tells the graph that nobody waits.
-pub struct Answer {
-    request: RequestId,
-    replies: mpsc::Receiver<Reply>,
-    desk: Arc<Desk>,
-    slow: Arc<AtomicBool>,
-    /// What [`Answer::peek`] has seen.
-    early: Option<Result<Reply, Cut>>,
-    /// The last word has come.
-    ended: bool,
-}
-
-impl Answer {
-    /// Its number.
-    pub fn request(&self) -> RequestId {
-        self.request
-    }
-
-    /// The next reply. After [`Reply::End`] do not ask again. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// [`Cut`] when the stream ends without a last word.
-    pub async fn next(&mut self) -> Result<Reply, Cut> {
-        match self.early.take() {
-            Some(reply) => reply,
-            None => self.read().await,
-        }
-    }
-
-    /// Waits at most `wait` for the next reply and shows it; [`Answer::next`] still gives it.
-    pub async fn peek(&mut self, wait: Duration) -> Option<&Result<Reply, Cut>> {
-        if self.early.is_none() {
-            self.early = tokio::time::timeout(wait, self.read()).await.ok();
-        }
-        self.early.as_ref()
-    }
-
-    async fn read(&mut self) -> Result<Reply, Cut> {
-        match self.replies.recv().await {
-            Some(reply) => {
-                self.ended = matches!(reply, Reply::End { .. });
-                Ok(reply)
-            }
-            None => Err(if self.slow.load(Ordering::Acquire) { Cut::Slow } else { Cut::Gone }),
-        }
-    }
-
-    /// The whole answer: its text, or how it ended otherwise.
-    ///
-    /// # Errors
-    /// [`Cut`] when the stream ends without a last word.
-    pub async fn whole(mut self) -> Result<Whole, Cut> {
-        let mut whole =
-            Whole { text: String::new(), tokens: Vec::new(), end: Outcome::Cancelled, usage: <_>::default() };
-        loop {
-            match self.next().await? {
-                Reply::Text { text, tokens, .. } => {
-                    whole.text.push_str(&text);
-                    whole.tokens.extend(tokens);
-                }
-                Reply::Logits { .. } => {}
-                Reply::End { outcome, usage, .. } => {
-                    (whole.end, whole.usage) = (outcome, usage);
-                    return Ok(whole);
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if !self.ended && !self.desk.gone.load(Ordering::Acquire) {
-            self.desk.abandon(self.request);
-        }
-    }
-}
-
-/// An answer put together.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Whole {
-    /// Its text.
-    pub text: String,
-    /// Its tokens.
-    pub tokens: Vec<u32>,
-    /// How it ended.
-    pub end: Outcome,
-    /// What it cost.
-    pub usage: Usage,
 }

@@ -2,13 +2,15 @@
 //!
 //! | route | what |
 //! |---|---|
-//! | `POST /v1/chat/completions` | a chat, streamed or whole |
+//! | `POST /v1/chat/completions` | answers to a chat, streamed or whole |
+//! | `POST /v1/completions` | the same for a prompt as it stands |
+//! | `POST /tokenize`, `/detokenize` | text to token ids and back |
 //! | `GET /v1/models` | the one model served |
 //! | `GET /health` | forward progress, unit by unit |
 //! | `GET /metrics` | Prometheus text |
 //!
-//! `ask` reads the body, `openai` writes the answer, `sse` streams it, `fault` is everything that goes wrong, `body`
-//! and `listen` keep the bounds.
+//! `ask` reads the body, `generate` asks the desk, `openai` writes the answer, `sse` streams it, `fault` is everything
+//! that goes wrong, `body` and `listen` keep the bounds.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,37 +18,33 @@ use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use millstream_actors::request::{Outcome, Reply};
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::clock;
-use crate::desk::{Answer, Closed};
 use crate::mill::Mill;
 
 mod ask;
 mod body;
+mod choice;
 mod fault;
 mod fields;
+mod generate;
 mod health;
 pub(crate) mod listen;
+mod logprobs;
 mod metrics;
 mod openai;
 mod patient;
 mod sse;
+mod text;
 
-use ask::ChatAsk;
 pub(crate) use body::Bodies;
 use fault::Fault;
-use openai::{Chunks, Heading};
-use sse::Events;
-
-/// A refusal that comes within this time still gets its status; after it, the stream begins and says so in an event.
-const STATUS_WAIT: Duration = Duration::from_millis(250);
+pub(crate) use text::Text;
 
 /// What the server says about itself.
 #[derive(Clone, Debug)]
@@ -65,6 +63,7 @@ pub(crate) struct Http {
     pub(crate) mill: Arc<Mill>,
     pub(crate) facts: Arc<Facts>,
     pub(crate) bodies: Arc<Bodies>,
+    pub(crate) text: Arc<Text>,
     /// A turn, or a wait for a step, longer than this is not well.
     pub(crate) busy_max: Duration,
 }
@@ -77,7 +76,11 @@ pub(crate) fn router(http: Http) -> Router {
         .route("/metrics", get(metrics::show))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
-        .route("/v1/chat/completions", post(chat))
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completion))
+        .route("/v1/embeddings", post(embeddings))
+        .route("/tokenize", post(text::tokenize))
+        .route("/detokenize", post(text::detokenize))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_path)
         .layer(CatchPanicLayer::custom(caught))
@@ -86,7 +89,7 @@ pub(crate) fn router(http: Http) -> Router {
 
 async fn hint(State(http): State<Http>) -> String {
     format!(
-        "Millstream serves {} here.\n\nPOST /v1/chat/completions\nGET  /v1/models\nGET  /health\nGET  /metrics\n",
+        "Millstream serves {} here.\n\nPOST /v1/chat/completions\nPOST /v1/completions\nPOST /tokenize\nPOST /detokenize\nGET  /v1/models\nGET  /health\nGET  /metrics\n",
         http.facts.model
     )
 }
@@ -122,50 +125,10 @@ fn caught(panic: Box<dyn Any + Send>) -> Response {
     Fault::server("the server has made a mistake").into_response()
 }
 
-/// `POST /v1/chat/completions`.
-async fn chat(State(http): State<Http>, request: Request) -> Result<Response, Fault> {
-    if http.mill.desk().is_closed() {
-        return Err(Closed::Draining.into());
-    }
-    let (parts, body) = request.into_parts();
-    let held = http.bodies.read(&parts.headers, body).await?;
-    let ask = ChatAsk::read(&fields::parse(&held.bytes)?)?;
-    drop(held);
-    http.facts.serves(&ask.model)?;
-    let (stream, include_usage) = (ask.stream, ask.include_usage);
-    let mut answer = http.mill.desk().ask(ask.submit())?;
-    let heading = http.facts.heading(&answer);
-    refused(&mut answer).await?;
-    let id =
-        HeaderValue::from_str(&heading.id).map_err(|_| Fault::server("the request's id is not a header"))?;
-    let mut response = if stream {
-        Events::new(Chunks { heading, include_usage }, answer).respond()
-    } else {
-        whole(&heading, answer).await?
-    };
-    response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
-    Ok(response)
-}
-
-/// Waits a moment for the first reply, so that a refusal becomes a status.
-async fn refused(answer: &mut Answer) -> Result<(), Fault> {
-    let fault = match answer.peek(STATUS_WAIT).await {
-        Some(Ok(Reply::End { outcome, .. })) => Fault::of_outcome(outcome),
-        Some(Err(cut)) => Some((*cut).into()),
-        Some(Ok(_)) | None => None,
-    };
-    fault.map_or(Ok(()), Err)
-}
-
-/// The answer as one body.
-async fn whole(heading: &Heading, answer: Answer) -> Result<Response, Fault> {
-    let whole = answer.whole().await?;
-    match &whole.end {
-        Outcome::Finished(finish) => {
-            Ok(Json(openai::completion(heading, &whole.text, *finish, whole.usage)).into_response())
-        }
-        outcome => Err(Fault::of_outcome(outcome).unwrap_or_else(|| Fault::server("no reason was given"))),
-    }
+/// `POST /v1/embeddings`. Not a 501: clients take that for a fault that may pass, and ask again.
+async fn embeddings() -> Fault {
+    let message = "the model served here generates text; it has no embeddings";
+    Fault::new(StatusCode::NOT_FOUND, "invalid_request_error", message).coded("unsupported_endpoint")
 }
 
 impl Facts {
@@ -179,14 +142,5 @@ impl Facts {
         let fault =
             Fault::new(StatusCode::NOT_FOUND, "invalid_request_error", message).coded("model_not_found");
         Err(Fault { param: Some("model".to_owned()), ..fault })
-    }
-
-    fn heading(&self, answer: &Answer) -> Heading {
-        Heading {
-            id: Heading::id(self.started, answer.request()),
-            created: clock::unix_seconds(),
-            model: self.model.clone(),
-            system_fingerprint: format!("fp_{}", self.plan),
-        }
     }
 }

@@ -14,6 +14,7 @@ mod clock;
 pub mod command;
 pub mod desk;
 mod http;
+mod json;
 pub mod meters;
 pub mod mill;
 pub mod oracle;

@@ -122,7 +122,7 @@ pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Expired => "expired",
         Outcome::Refused(Refusal::Overload { .. }) => "refused_overload",
         Outcome::Refused(Refusal::TooLong { .. }) => "refused_too_long",
-        Outcome::Refused(Refusal::Invalid(_)) => "refused_invalid",
+        Outcome::Refused(Refusal::Invalid(_) | Refusal::Field { .. }) => "refused_invalid",
         Outcome::Failed(_) => "failed",
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn names_are_accepted_and_outcomes_counted() {
         let meters = Meters::new().unwrap();
-        meters.ended(&Outcome::Expired, Usage { prompt_tokens: 3, completion_tokens: 4 });
+        meters.ended(&Outcome::Expired, Usage { prompt_tokens: 3, completion_tokens: 4, cached: 0 });
         meters.tokens(true, Duration::from_millis(7), 2);
         assert_eq!((meters.count("expired"), meters.count("finished")), (1, 0));
         assert_eq!(meters.prompt_tokens.get(), 3);

@@ -29,6 +29,7 @@ pub struct Mill {
     running: Arc<Running>,
     desk: Arc<Desk>,
     gauges: Vec<Arc<GroupGauges>>,
+    reach: u32,
     progress: Arc<Progress>,
     keeper: JoinHandle<()>,
 }
@@ -60,7 +61,8 @@ impl Mill {
             progress: Arc::clone(&progress),
             gateway: gateway.seat,
         };
-        Ok(Self { running, desk, gauges: assembly.gauges, progress, keeper: tokio::spawn(keeper.keep()) })
+        let (gauges, reach) = (assembly.gauges, assembly.reach.tokens);
+        Ok(Self { running, desk, gauges, reach, progress, keeper: tokio::spawn(keeper.keep()) })
     }
 
     /// The graph itself: its seats and lanes, and how to kill a seat.
@@ -71,6 +73,11 @@ impl Mill {
     /// Where requests are handed in.
     pub fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// Tokens of prompt and answer together that a request may have.
+    pub fn reach(&self) -> u32 {
+        self.reach
     }
 
     /// What the groups show of themselves.

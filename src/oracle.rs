@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use millstream_actors::assemble::Resources;
-use millstream_actors::request::{Finish, Observe, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
+use millstream_actors::request::{Finish, Observe, Outcome, Prompt, Reply, Sampling, Submit};
 use millstream_topology::Plan;
 
 use crate::desk::Desk;
@@ -86,13 +86,9 @@ async fn ask(desk: &Arc<Desk>, case: &Case, vectors: &Vectors) -> anyhow::Result
 /// One token more than the vectors hold, so that the last of theirs is computed too and its logits can be seen.
 fn submit(case: &Case) -> Submit {
     Submit {
-        request: RequestId(0),
-        prompt: Prompt::Tokens(case.ids.clone()),
-        sampling: Sampling::GREEDY,
         tokens_max: Some(u32::try_from(case.answer_len() + 1).unwrap_or(u32::MAX)),
-        stops: Vec::new(),
         ignore_end: true,
-        patience: None,
         observe: Observe::At(case.observed()),
+        ..Submit::new(Prompt::Tokens(case.ids.clone()), Sampling::GREEDY)
     }
 }

@@ -11,7 +11,7 @@ use millstream_topology::Plan;
 
 use crate::clock;
 use crate::http::listen::Listening;
-use crate::http::{self, Bodies, Facts, Http};
+use crate::http::{self, Bodies, Facts, Http, Text};
 use crate::mill::{self, Mill};
 
 pub use crate::http::listen::ConnectionBounds;
@@ -90,6 +90,7 @@ impl Server {
         let facts =
             Facts { model: served_name(plan), plan: plan.id.to_string(), started: clock::unix_seconds() };
         let router = http::router(Http {
+            text: Arc::new(Text::new(resources.clone(), mill.reach())),
             mill: Arc::clone(&mill),
             facts: Arc::new(facts),
             bodies: Arc::new(Bodies::new(settings.body_max, bounds.bodies_max, bounds.body_wait_max)),

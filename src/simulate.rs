@@ -112,7 +112,7 @@ pub(crate) struct Run {
 
 impl Run {
     fn of(plan: &Plan, resources: &Resources, weather: Weather, visits: &[Visit]) -> anyhow::Result<Self> {
-        let Assembly { graph, doors, gauges } = assemble(plan, resources, Driver::Sim(COST))?;
+        let Assembly { graph, doors, gauges, .. } = assemble(plan, resources, Driver::Sim(COST))?;
         let Doors { submit, abandon, replies } = doors;
         let faults = weather.faults.unwrap_or_else(Faults::none);
         let mut sim = Sim::new(graph, SimOptions { seed: weather.seed, faults, ..SimOptions::default() });

@@ -175,3 +175,20 @@ fn a_chat_is_answered_once_or_line_by_line() {
     assert!(out(&talk).starts_with(out(&once).as_str()), "{:?} {:?}", out(&talk), out(&once));
     assert_ne!(code(&run(&["chat", "--model", "no/such", "hi"])), 0);
 }
+
+#[test]
+fn a_chat_is_sampled_as_its_flags_say() {
+    let model = "kernels/tests/oracle/tiny-llama";
+    let chat = |flags: &[&str]| {
+        let said = run(&[&["chat", "--model", model, "--max-tokens", "24"], flags, &["Hello"]].concat());
+        assert_eq!(code(&said), 0, "{flags:?}: {}", err(&said));
+        out(&said)
+    };
+    let hot = ["--temperature", "1", "--min-p", "0.01", "--top-p", "1", "--presence-penalty", "-0.5"];
+    let seeded = |seed: &str| chat(&[&hot[..], &["--seed", seed, "--repetition-penalty", "1.2"]].concat());
+    assert_eq!(seeded("-3"), seeded("18446744073709551613"), "the same 64 bits");
+    assert_ne!(seeded("-3"), seeded("4"));
+    assert_ne!(chat(&["--logit-bias", "70=100"]), chat(&[]));
+    let missing = run(&["chat", "--model", model, "--logit-bias", "999999=1", "Hello"]);
+    assert!(code(&missing) != 0 && err(&missing).contains("logit_bias: token 999999"), "{}", err(&missing));
+}

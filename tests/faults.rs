@@ -8,9 +8,7 @@ use futures::future::join_all;
 use house::{House, JOINED, SPLIT, long, say, source, text_of, until};
 use millstream::desk::Cut;
 use millstream::mill::Mill;
-use millstream_actors::request::{
-    ChatMessage, ChatRole, Observe, Prompt, Reply, RequestId, Sampling, Submit,
-};
+use millstream_actors::request::{ChatMessage, ChatRole, Prompt, Reply, Sampling, Submit};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,16 +165,8 @@ async fn draining_ends_what_runs_and_refuses_what_comes() {
 async fn a_client_that_reads_too_slowly_is_cut_off() {
     let source = source("", SPLIT);
     let mill = Mill::start(&source.plan, &source.load().unwrap(), 4).await.unwrap();
-    let submit = Submit {
-        request: RequestId(0),
-        prompt: Prompt::Chat(vec![ChatMessage::new(ChatRole::User, "go on")]),
-        sampling: Sampling::GREEDY,
-        tokens_max: Some(2000),
-        stops: Vec::new(),
-        ignore_end: true,
-        patience: None,
-        observe: Observe::Nothing,
-    };
+    let prompt = Prompt::Chat(vec![ChatMessage::new(ChatRole::User, "go on")]);
+    let submit = Submit { tokens_max: Some(2000), ignore_end: true, ..Submit::new(prompt, Sampling::GREEDY) };
     let mut slow = mill.desk().ask(submit.clone()).unwrap();
     let desk = mill.desk().clone();
     until("the stream is given up", move || desk.streams() == 0).await;

@@ -86,8 +86,10 @@ async fn refusals_name_the_field() {
         ),
         (json!({"model": "tiny", "messages": hi(), "temperature": "x"}), 400, "temperature"),
         (json!({"model": "tiny", "messages": hi(), "tools": [{}]}), 400, "tools"),
-        (json!({"model": "tiny", "messages": hi(), "n": 3}), 400, "n"),
-        (json!({"model": "tiny", "messages": hi(), "logprobs": true}), 400, "logprobs"),
+        (json!({"model": "tiny", "messages": hi(), "n": 17}), 400, "n"),
+        (json!({"model": "tiny", "messages": hi(), "logit_bias": {"999999": 1}}), 400, "logit_bias"),
+        (json!({"model": "tiny", "messages": hi(), "stop_token_ids": [999_999]}), 400, "stop_token_ids"),
+        (json!({"model": "tiny", "messages": hi(), "min_tokens": 9, "max_tokens": 8}), 400, "min_tokens"),
         (json!({"model": "tiny", "messages": hi(), "temprature": 1}), 400, "temprature"),
         (json!({"model": "other", "messages": hi()}), 404, "model"),
         (json!({"messages": hi()}), 400, "model"),
@@ -116,6 +118,10 @@ async fn wrong_paths_and_methods_get_json_too() {
     let method = get("/v1/chat/completions").await.unwrap();
     assert_eq!(method.status(), 405);
     assert_eq!(method.json::<Value>().await.unwrap()["error"]["code"], "method_not_allowed");
+    let embeddings = house.post_to("/v1/embeddings", &json!({"model": "tiny", "input": "a"})).await;
+    assert_eq!(embeddings.status(), 404);
+    let embeddings: Value = embeddings.json().await.unwrap();
+    assert!(embeddings["error"]["message"].as_str().unwrap().contains("generates text"), "{embeddings}");
     let models: Value = get("/v1/models").await.unwrap().json().await.unwrap();
     assert_eq!(models["data"][0]["id"], "tiny");
     assert_eq!(get("/v1/models/tiny").await.unwrap().status(), 200);
@@ -141,6 +147,8 @@ async fn hostile_bodies_are_refused_and_harm_nobody() {
     assert_eq!(post([b"{\"a\":".repeat(100_000)].concat()).await, (400, "invalid_json".to_owned()));
     assert_eq!(post(b"{\"model\": \"tiny\", \"messa".to_vec()).await, (400, "invalid_json".to_owned()));
     assert_eq!(post(b"{\"model\": \"\\ud800\"}".to_vec()).await, (400, "invalid_json".to_owned()));
+    let twice = b"{\"model\": \"tiny\", \"messages\": [], \"seed\": 1, \"seed\": 2}".to_vec();
+    assert_eq!(post(twice).await, (400, "duplicate_field".to_owned()));
     assert_eq!(post(b"[]".to_vec()).await.0, 400);
     assert_eq!(post(Vec::new()).await.0, 400);
     let chunks = futures::stream::iter((0..16).map(|_| Ok::<_, std::io::Error>(vec![b' '; 1 << 20])));

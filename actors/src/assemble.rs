@@ -13,6 +13,7 @@ use crate::gauges::GroupGauges;
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
 use crate::text::{ChatTemplate, Tokenizer};
+use crate::tokenizer::Reach;
 
 mod lanes;
 mod wiring;
@@ -91,6 +92,8 @@ pub struct Assembly {
     pub doors: Doors,
     /// One a group, in the order of the plan.
     pub gauges: Vec<Arc<GroupGauges>>,
+    /// How long prompt and answer may be.
+    pub reach: Reach,
 }
 
 /// Builds the graph of `plan`.

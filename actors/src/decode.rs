@@ -51,7 +51,7 @@ impl Decode {
     }
 
     fn handover(&mut self, handover: Handover, ctx: &mut Ctx<'_>) {
-        let Handover { request, answer, prefill, lease, blocks, until } = handover;
+        let Handover { request, answer, logprobs, prefill, lease, blocks, until } = handover;
         let sequence = request.sequence();
         if self.group.tombstones.covers(sequence) {
             return self.say(prefill, LeaseMessage::Ack { lease });
@@ -63,7 +63,7 @@ impl Decode {
             return self.say(prefill, LeaseMessage::Refuse { lease });
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks) });
-        self.group.resend(&request, &answer);
+        self.group.resend(&request, &answer, logprobs);
         self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here: 0, until });
         self.say(prefill, LeaseMessage::Pull { lease, first: 0, count: PIECE.min(blocks) });
     }

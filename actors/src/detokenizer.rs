@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use millstream_runtime::{Actor, Ctx, HoldOut};
 
-use crate::message::{Cancel, DetokenizerMessage, SequenceId, Text, Token, Tokens};
+use crate::message::{Cancel, DetokenizerMessage, Piece, SequenceId, Text, Token, Tokens};
 use crate::outbox::Tombstones;
-use crate::request::{Finish, Request, RequestId};
-use crate::text::{TextStream, Tokenizer};
+use crate::request::{Finish, Logprobs, Request, RequestId};
+use crate::text::{self, TextStream, Tokenizer};
 
 /// Tokens that may wait for one before them.
 const AHEAD_MAX: usize = 64;
@@ -34,8 +34,7 @@ impl Stream {
         let mut stream =
             Self { request: Arc::clone(request), text, tokens: 0, bytes: 0, ahead: BTreeMap::new() };
         for &id in request.sent.iter() {
-            stream.bytes += stream.text.push(tokenizer.bytes(id)).text.len();
-            stream.tokens += 1;
+            stream.bytes += stream.push(id, tokenizer).text.len();
         }
         stream
     }
@@ -50,31 +49,56 @@ impl Stream {
         self.request = Arc::clone(request);
     }
 
+    /// Adds the text of the next token. Stop strings count only once the answer is as long as it must be.
+    fn push(&mut self, id: u32, tokenizer: &Tokenizer) -> text::Piece {
+        self.tokens += 1;
+        let bytes = tokenizer.bytes(id);
+        if self.tokens <= self.request.tokens_min { self.text.pass(bytes) } else { self.text.push(bytes) }
+    }
+
     /// Takes the tokens that are in order now; `None` when there are none.
-    fn piece(&mut self, tokenizer: &Tokenizer) -> Option<Text> {
-        let (position, offset) = (self.tokens, self.bytes);
-        let (mut tokens, mut text) = (Vec::new(), String::new());
-        let mut finish = None;
-        while let (None, Some(token)) = (finish, self.ahead.remove(&self.tokens)) {
-            self.tokens += 1;
-            tokens.push(token.id);
-            if token.finish != Some(Finish::Stop) {
-                let piece = self.text.push(tokenizer.bytes(token.id));
-                text.push_str(&piece.text);
-                if piece.stopped {
-                    finish = Some(Finish::Stop);
-                    break;
-                }
-            }
-            if token.finish.is_some() {
-                text.push_str(&self.text.finish());
-                finish = token.finish;
-            }
-        }
-        self.bytes += text.len();
+    fn piece(&mut self, tokenizer: &Tokenizer) -> Option<Piece> {
         let (sequence, prompt_tokens) = (self.request.sequence(), self.request.prompt.len() as u32);
-        let piece = Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish };
-        (self.tokens > position).then_some(piece)
+        let mut piece = Piece {
+            sequence,
+            prompt_tokens,
+            position: self.tokens,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            offset: self.bytes,
+            text: String::new(),
+            finish: None,
+        };
+        while let (None, Some(token)) = (piece.finish, self.ahead.remove(&self.tokens)) {
+            self.take(token, &mut piece, tokenizer);
+        }
+        self.bytes += piece.text.len();
+        (!piece.tokens.is_empty()).then_some(piece)
+    }
+
+    fn take(&mut self, token: Token, piece: &mut Piece, tokenizer: &Tokenizer) {
+        piece.tokens.push(token.id);
+        let end = token.finish == Some(Finish::Stop);
+        if end {
+            // It adds nothing to the text, and begins where that ends.
+            piece.text.push_str(&self.text.finish());
+            piece.finish = token.finish;
+            self.tokens += 1;
+        }
+        if self.request.logprobs.is_some() {
+            let start = self.bytes + piece.text.len() + self.text.held();
+            let said = token.logprobs.map_or_else(Logprobs::default, Arc::unwrap_or_clone);
+            piece.logprobs.push(Logprobs { start, ..said });
+        }
+        if !end {
+            let text::Piece { text, stopped } = self.push(token.id, tokenizer);
+            piece.text.push_str(&text);
+            piece.finish = stopped.then_some(Finish::Stop);
+        }
+        if let (None, Some(finish)) = (piece.finish, token.finish) {
+            piece.text.push_str(&self.text.finish());
+            piece.finish = Some(finish);
+        }
     }
 }
 
@@ -135,10 +159,10 @@ impl Detokenizer {
             self.streams.remove(&request);
             return Some(Text::Gap(sequence));
         }
-        if matches!(&piece, Some(Text::Piece { finish: Some(_), .. })) {
+        if piece.as_ref().is_some_and(|piece| piece.finish.is_some()) {
             self.close(request, ctx);
         }
-        piece
+        piece.map(Text::Piece)
     }
 
     fn close(&mut self, request: RequestId, ctx: &mut Ctx<'_>) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
-use crate::message::{Cancel, Cause, Failure, GatewayMessage, SequenceId, Text, Tokenize};
+use crate::message::{Cancel, Cause, Failure, GatewayMessage, Piece, SequenceId, Text, Tokenize};
 use crate::outbox::{Outbox, RETRY};
 use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
 
@@ -111,21 +111,25 @@ impl Gateway {
                 }
             }
             Text::Gap(sequence) => self.lose(sequence, ctx),
-            Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish } => {
-                let Some(stream) = self.streams.get_mut(&sequence.request) else { return };
-                stream.prompt_tokens = prompt_tokens;
-                match stream.news(position, tokens, offset, &text) {
-                    None => return self.lose(SequenceId { attempt: u32::MAX, ..sequence }, ctx),
-                    Some((tokens, text)) if !tokens.is_empty() || !text.is_empty() => {
-                        self.replies.send(Reply::Text { request: sequence.request, text, tokens });
-                    }
-                    Some(_) => {}
-                }
-                if let Some(finish) = finish {
-                    self.call_off(sequence.request);
-                    self.end(sequence.request, Outcome::Finished(finish), ctx);
-                }
-            }
+            Text::Piece(piece) => self.piece(piece, ctx),
+        }
+    }
+
+    fn piece(&mut self, mut piece: Piece, ctx: &mut Ctx<'_>) {
+        let (sequence, finish) = (piece.sequence, piece.finish);
+        let request = sequence.request;
+        let Some(stream) = self.streams.get_mut(&request) else { return };
+        stream.prompt_tokens = piece.prompt_tokens;
+        if !stream.news(&mut piece) {
+            return self.lose(SequenceId { attempt: u32::MAX, ..sequence }, ctx);
+        }
+        let Piece { text, tokens, logprobs, .. } = piece;
+        if !tokens.is_empty() || !text.is_empty() {
+            self.replies.send(Reply::Text { request, text, tokens, logprobs });
+        }
+        if let Some(finish) = finish {
+            self.call_off(request);
+            self.end(request, Outcome::Finished(finish), ctx);
         }
     }
 
@@ -199,8 +203,8 @@ impl Gateway {
         if let Some(at) = stream.again {
             self.timers.remove(&(at, request));
         }
-        let usage =
-            Usage { prompt_tokens: stream.prompt_tokens, completion_tokens: stream.tokens.len() as u32 };
+        let (prompt_tokens, completion_tokens) = (stream.prompt_tokens, stream.tokens.len() as u32);
+        let usage = Usage { prompt_tokens, completion_tokens, ..Usage::default() };
         ctx.event(Event::Stage {
             request: request.0,
             stage: "end",
@@ -221,21 +225,17 @@ impl Gateway {
 }
 
 impl Stream {
-    /// What of a piece is new to the client, or `None` when something before it is missing.
-    fn news(
-        &mut self,
-        position: u32,
-        mut tokens: Vec<u32>,
-        offset: usize,
-        text: &str,
-    ) -> Option<(Vec<u32>, String)> {
-        let known = self.tokens.len().checked_sub(position as usize)?;
-        let tokens = tokens.split_off(known.min(tokens.len()));
-        let seen = self.bytes.checked_sub(offset)?;
-        let text = text.get(seen.min(text.len())..)?.to_owned();
-        self.tokens.extend(&tokens);
-        self.bytes += text.len();
-        Some((tokens, text))
+    /// Leaves of a piece what is new to the client; false when something before it is missing.
+    fn news(&mut self, piece: &mut Piece) -> bool {
+        let known = self.tokens.len().checked_sub(piece.position as usize);
+        let (Some(known), Some(seen)) = (known, self.bytes.checked_sub(piece.offset)) else { return false };
+        let Some(text) = piece.text.get(seen.min(piece.text.len())..) else { return false };
+        piece.text = text.to_owned();
+        piece.tokens.drain(..known.min(piece.tokens.len()));
+        piece.logprobs.drain(..known.min(piece.logprobs.len()));
+        self.tokens.extend(&piece.tokens);
+        self.bytes += piece.text.len();
+        true
     }
 }
 

@@ -11,7 +11,7 @@ use crate::message::{
     Cancel, Cause, Departure, Ended, Exported, Observed, SequenceId, Step, StepDone, Token, Tokens,
 };
 use crate::outbox::Tombstones;
-use crate::request::Request;
+use crate::request::{Logprobs, Request};
 use crate::sched::{Bounds, Scheduler};
 use crate::sequence::Phase;
 
@@ -127,10 +127,13 @@ impl Group {
         self.ended.push(Ended { sequence, how });
     }
 
-    /// Sends the tokens of a sequence that was taken over once more: those that prefill sent die with it if it dies
-    /// before they arrive, and what comes twice is dropped.
-    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32]) {
-        let token = |(position, &id)| Token { request: Arc::clone(request), position, id, finish: None };
+    /// Sends the token that prefill chose once more when its sequence is taken over: the first one dies with prefill if
+    /// that dies before it arrives, and what comes twice is dropped.
+    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32], logprobs: Option<Arc<Logprobs>>) {
+        let token = |(position, &id)| {
+            let (request, logprobs) = (Arc::clone(request), logprobs.clone());
+            Token { request, position, id, logprobs, finish: None }
+        };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
     }

@@ -5,7 +5,7 @@
 //!
 //! 1. [`request`]: what the shell hands in and gets back.
 //! 2. [`gateway`]: the door: bounds, deadlines, and what each client has got so far.
-//! 3. [`tokenizer`]: text to token ids ([`text`] is how).
+//! 3. [`tokenizer`]: text to token ids ([`prompt`] and [`text`] are how).
 //! 4. [`router`]: which groups compute it.
 //! 5. [`prefill`]: the prompt, in chunks; then the handover under a lease.
 //! 6. [`decode`]: a token each step.
@@ -26,6 +26,7 @@ pub mod kv;
 pub mod message;
 pub mod outbox;
 pub mod prefill;
+pub mod prompt;
 pub mod rank;
 pub mod request;
 pub mod router;

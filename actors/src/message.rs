@@ -7,7 +7,8 @@ use std::sync::Arc;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, LeaseId};
-use crate::request::{Finish, Refusal, Request, RequestId, Sampling, Submit};
+use crate::request::{Finish, Logprobs, Refusal, Request, RequestId, Sampling, Submit};
+use crate::sample::Tally;
 
 /// One attempt at one request inside a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,26 +43,31 @@ pub enum GatewayMessage {
 /// A piece of an answer, or the news that one cannot be put together.
 pub enum Text {
     /// Tokens in order and the text that they completed.
-    Piece {
-        /// Whose.
-        sequence: SequenceId,
-        /// Tokens of the prompt, for the usage.
-        prompt_tokens: u32,
-        /// Place of `tokens[0]` in the answer, counted from 0.
-        position: u32,
-        /// Ids of the answer.
-        tokens: Vec<u32>,
-        /// Byte offset of `text` in the answer's text.
-        offset: usize,
-        /// Whole characters.
-        text: String,
-        /// Set on the last piece.
-        finish: Option<Finish>,
-    },
+    Piece(Piece),
     /// Tokens are missing and too many came after them: the attempt is lost.
     Gap(SequenceId),
     /// Logits that the request asked for.
     Observed(Observed),
+}
+
+/// Tokens of an answer in order and the text that they completed.
+pub struct Piece {
+    /// Whose.
+    pub sequence: SequenceId,
+    /// Tokens of the prompt, for the usage.
+    pub prompt_tokens: u32,
+    /// Place of `tokens[0]` in the answer, counted from 0.
+    pub position: u32,
+    /// Ids of the answer.
+    pub tokens: Vec<u32>,
+    /// One a token, where they were asked for.
+    pub logprobs: Vec<Logprobs>,
+    /// Byte offset of `text` in the answer's text.
+    pub offset: usize,
+    /// Whole characters.
+    pub text: String,
+    /// Set on the last piece.
+    pub finish: Option<Finish>,
 }
 
 /// An attempt that will bring no more tokens.
@@ -179,6 +185,8 @@ pub struct Handover {
     pub request: Arc<Request>,
     /// Tokens of the answer so far (`request.sent` included); the last one is not computed yet.
     pub answer: Vec<u32>,
+    /// How likely the last of them was, where that was asked for.
+    pub logprobs: Option<Arc<Logprobs>>,
     /// Which prefill group leases, by number.
     pub prefill: usize,
     /// The right to read.
@@ -276,12 +284,27 @@ pub struct StepRow {
 }
 
 /// How to choose the next token.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// The request's choice.
-    pub sampling: Sampling,
+    pub sampling: Arc<Sampling>,
     /// Place of the new token in the answer: the counter of the random numbers.
     pub position: u32,
+    /// What the penalties count; empty where there are none.
+    pub tally: Arc<Tally>,
+    /// Tokens that may not be chosen.
+    pub banned: Vec<u32>,
+    /// Say how likely the token was, and name so many of the likeliest.
+    pub logprobs: Option<u32>,
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// Its id.
+    pub id: u32,
+    /// How likely it was, where that was asked for.
+    pub logprobs: Option<Arc<Logprobs>>,
 }
 
 /// What a step brought: rank → group (reply).
@@ -289,13 +312,14 @@ pub struct Sample {
 pub struct StepDone {
     /// The step's number.
     pub number: u64,
-    /// One entry a row: the token chosen, where one was asked for.
-    pub tokens: Vec<Option<u32>>,
+    /// One entry a row: the token chosen, where one was asked for and the logits are numbers.
+    pub tokens: Vec<Option<Chosen>>,
     /// Logits that were asked for.
     pub observed: Vec<Observed>,
     /// One entry an export, in order.
     pub exported: Vec<Exported>,
-    /// Sequences whose best logit is not a number: the weights are damaged, or overflow on this input.
+    /// Sequences with a logit that is not a number, or whose best is not finite: the weights are damaged, or overflow on
+    /// this input.
     pub unsound: Vec<SequenceId>,
 }
 
@@ -345,6 +369,8 @@ pub struct Token {
     pub position: u32,
     /// Its id.
     pub id: u32,
+    /// How likely it was, where that was asked for.
+    pub logprobs: Option<Arc<Logprobs>>,
     /// Set on the last one.
     pub finish: Option<Finish>,
 }

@@ -8,7 +8,7 @@ use millstream_kernels::{Backend, KvLayout, KvMemory, Model, Row, Scratch, Want}
 use millstream_runtime::{Actor, Ctx, ReplyOut};
 
 use crate::message::{Export, Exported, Import, Observed, Step, StepDone, StepRow};
-use crate::sample::{argmax, sample};
+use crate::sample::Sampler;
 
 /// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,7 @@ pub struct Rank {
     backend: Box<dyn Backend>,
     kv: KvMemory,
     scratch: Scratch,
+    sampler: Sampler,
     done: ReplyOut<StepDone>,
     cost: StepCost,
 }
@@ -45,7 +46,8 @@ impl Rank {
     /// Answers steps through `done`. `cost` counts in the simulator only.
     pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
         let Device { model, backend, layout, blocks } = device;
-        Self { model, backend, kv: KvMemory::new(layout, blocks), scratch: Scratch::default(), done, cost }
+        let (kv, scratch, sampler) = (KvMemory::new(layout, blocks), Scratch::default(), Sampler::default());
+        Self { model, backend, kv, scratch, sampler, done, cost }
     }
 
     /// Panics when bytes do not fit the layout or the model refuses the rows: group and rank would disagree from here
@@ -84,7 +86,7 @@ impl Rank {
         self.choose(rows, &wants)
     }
 
-    fn choose(&self, rows: &[StepRow], wants: &[Vec<u32>]) -> StepDone {
+    fn choose(&mut self, rows: &[StepRow], wants: &[Vec<u32>]) -> StepDone {
         let mut logits = self.scratch.logits().chunks_exact(self.model.facts().vocab);
         let mut done = StepDone::default();
         for (row, wants) in rows.iter().zip(wants) {
@@ -99,11 +101,9 @@ impl Rank {
                         logits: logits.to_vec(),
                     });
                 }
-                if offset as usize + 1 == row.tokens.len() {
-                    token = row.sample.as_ref().map(|choice| sample(logits, choice));
-                    if !logits[argmax(logits) as usize].is_finite() {
-                        done.unsound.push(row.sequence);
-                    }
+                if let (Some(choice), true) = (&row.sample, offset as usize + 1 == row.tokens.len()) {
+                    token = self.sampler.choose(logits, choice);
+                    done.unsound.extend(token.is_none().then_some(row.sequence));
                 }
             }
             done.tokens.push(token);

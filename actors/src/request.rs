@@ -13,33 +13,20 @@ pub struct RequestId(pub u64);
 /// Who speaks in a chat message. Roles are a closed list, so that a role can never smuggle a control token into a prompt.
 pub use crate::text::{ChatMessage, ChatRole};
 
+mod sampling;
+
+pub use sampling::{Logprobs, Sampling};
+
 /// What the model reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A conversation, rendered by the model's chat template with the turn of the assistant opened.
     Chat(Vec<ChatMessage>),
-    /// Plain text; the tokenizer puts the begin token before it where the family has one.
+    /// Plain text, in which control tokens are text like any other; the tokenizer puts the begin token before it where
+    /// the family has one.
     Text(String),
-    /// Token ids as they are (tools that compare with stored vectors use it).
+    /// Token ids as they are.
     Tokens(Vec<u32>),
-}
-
-/// How the next token is chosen from the logits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 takes the best token (ties: the lowest id); above, logits are divided by it.
-    pub temperature: f32,
-    /// Keeps the smallest set of best tokens whose probability reaches this; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps this many best tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Same seed, same request: same answer, whoever shares the batch.
-    pub seed: u64,
-}
-
-impl Sampling {
-    /// The best token each time.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
 }
 
 /// Which logits the caller wants to see, by absolute position in prompt + answer. For tools, not for clients.
@@ -70,20 +57,49 @@ impl Observe {
 pub struct Submit {
     /// Chosen by the shell, never used twice.
     pub request: RequestId,
-    /// What the model reads.
-    pub prompt: Prompt,
+    /// What the model reads. Requests of one family share it, and it is encoded once.
+    pub prompt: Arc<Prompt>,
+    /// Requests that ask the same prompt at the same time carry the same number, that of any one of them, and are
+    /// computed by the same group.
+    pub family: Option<RequestId>,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// Longest answer in tokens; `None` takes the gateway's default, cut to what the model's context leaves.
     pub tokens_max: Option<u32>,
+    /// No end token, stop token or stop string counts before the answer has so many tokens.
+    pub tokens_min: u32,
     /// The answer ends before the first of these (none is empty).
     pub stops: Vec<String>,
-    /// Go on past end tokens (tools only).
+    /// The answer ends with the first of these, which adds nothing to its text.
+    pub stop_tokens: Vec<u32>,
+    /// Go on past end tokens (not past `stop_tokens`).
     pub ignore_end: bool,
+    /// Say how likely each token was, and name so many of the likeliest beside it.
+    pub logprobs: Option<u32>,
     /// How long the client is ready to wait in all; `None` takes the gateway's default, which is also the most.
     pub patience: Option<Duration>,
     /// Logits to be shown.
     pub observe: Observe,
+}
+
+impl Submit {
+    /// A request that wishes nothing but this. The number is still to be chosen.
+    pub fn new(prompt: impl Into<Arc<Prompt>>, sampling: Sampling) -> Self {
+        Self {
+            request: RequestId(0),
+            prompt: prompt.into(),
+            family: None,
+            sampling,
+            tokens_max: None,
+            tokens_min: 0,
+            stops: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_end: false,
+            logprobs: None,
+            patience: None,
+            observe: Observe::Nothing,
+        }
+    }
 }
 
 /// A request as the groups see it: tokenised, bounded, with an absolute deadline. `attempt` counts how often the gateway
@@ -98,14 +114,22 @@ pub struct Request {
     pub prompt: Arc<[u32]>,
     /// Token ids of the answer that an earlier attempt delivered.
     pub sent: Arc<[u32]>,
+    /// See [`Submit::family`].
+    pub family: Option<RequestId>,
     /// How tokens are chosen.
-    pub sampling: Sampling,
+    pub sampling: Arc<Sampling>,
     /// Longest answer in tokens, `sent` included; at least 1.
     pub tokens_max: u32,
+    /// See [`Submit::tokens_min`]; at most `tokens_max`.
+    pub tokens_min: u32,
     /// Stop strings, for the detokenizer.
     pub stops: Arc<[String]>,
+    /// Tokens that end the answer beside the model's own.
+    pub stop_tokens: Arc<[u32]>,
     /// Go on past end tokens.
     pub ignore_end: bool,
+    /// See [`Submit::logprobs`].
+    pub logprobs: Option<u32>,
     /// After this everyone forgets the request.
     pub deadline: Time,
     /// Logits to be shown.
@@ -115,7 +139,7 @@ pub struct Request {
 /// Why an answer is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// An end token or a stop string.
+    /// An end token, a stop token or a stop string.
     Stop,
     /// `tokens_max` or the model's context is reached.
     Length,
@@ -138,6 +162,13 @@ pub enum Refusal {
     },
     /// The request itself is wrong, and how.
     Invalid(String),
+    /// One of its settings does not fit this model or the other settings.
+    Field {
+        /// The setting, by its name in the HTTP interface.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 /// How a request ended.
@@ -160,6 +191,8 @@ pub enum Outcome {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// How many of them were not computed because their blocks were there already.
+    pub cached: u32,
     /// Tokens of the answer, an end token included.
     pub completion_tokens: u32,
 }
@@ -175,6 +208,8 @@ pub enum Reply {
         text: String,
         /// Ids of the tokens behind it.
         tokens: Vec<u32>,
+        /// One a token, where they were asked for.
+        logprobs: Vec<Logprobs>,
     },
     /// Logits that [`Observe`] asked for; they may come twice after a restart.
     Logits {

@@ -54,6 +54,7 @@ impl From<GroupDoor> for Load {
 /// A request that was sent to its groups.
 struct Route {
     attempt: u32,
+    family: Option<RequestId>,
     /// `None` once the prompt has left it, and in joined groups.
     prefill: Option<usize>,
     decode: usize,
@@ -94,8 +95,8 @@ impl Router {
             return;
         }
         self.forget(request.id);
-        let Some(decode) = least(&self.decodes) else { return self.refuse(sequence) };
-        let prefill = least(&self.prefills);
+        let (prefill, decode) = self.groups_for(&request);
+        let Some(decode) = decode else { return self.refuse(sequence) };
         let door = prefill.map_or(&self.decodes[decode].admit, |number| &self.prefills[number].admit);
         let admit = Admit { request: Arc::clone(&request), decode };
         if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
@@ -105,6 +106,14 @@ impl Router {
         self.remember(&request, prefill, decode);
     }
 
+    /// The groups that a request's family is on, or else the least loaded ones.
+    fn groups_for(&self, request: &Request) -> (Option<usize>, Option<usize>) {
+        let related = |route: &&Route| request.family.is_some() && route.family == request.family;
+        let family = || self.routes.values().filter(related);
+        let prefill = family().find_map(|route| route.prefill).or_else(|| least(&self.prefills));
+        (prefill, family().map(|route| route.decode).next().or_else(|| least(&self.decodes)))
+    }
+
     fn remember(&mut self, request: &Request, prefill: Option<usize>, decode: usize) {
         let prompt = request.prompt.len() as u64;
         if let Some(number) = prefill {
@@ -112,7 +121,8 @@ impl Router {
         }
         self.decodes[decode].outstanding += 1;
         let (attempt, deadline) = (request.attempt, request.deadline);
-        let route = Route { attempt, prefill, decode, prompt, deadline, computed: false };
+        let family = request.family;
+        let route = Route { attempt, family, prefill, decode, prompt, deadline, computed: false };
         self.routes.insert(request.id, route);
         self.deadlines.insert((request.deadline, request.id));
     }

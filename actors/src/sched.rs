@@ -18,8 +18,8 @@ use std::sync::Arc;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, Pool, blocks_for};
-use crate::message::{Export, Import, Observed, Sample, SequenceId, Step, StepDone, StepRow, Token};
-use crate::request::{Refusal, Request};
+use crate::message::{Chosen, Export, Import, Observed, SequenceId, Step, StepDone, StepRow, Token};
+use crate::request::{Logprobs, Refusal, Request};
 use crate::sequence::{Phase, Sequence};
 
 /// Bounds of one group, from the plan and the model.
@@ -56,6 +56,8 @@ pub struct Detached {
     pub request: Arc<Request>,
     /// Tokens after the prompt.
     pub answer: Vec<u32>,
+    /// How likely the last of them was, where that was asked for.
+    pub logprobs: Option<Arc<Logprobs>>,
     /// Its block table.
     pub blocks: Vec<BlockId>,
 }
@@ -175,7 +177,7 @@ impl Scheduler {
         assert_eq!(flight.rows.len(), done.tokens.len(), "one entry a row");
         let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
         for ((arrival, count), token) in flight.rows.into_iter().zip(&done.tokens) {
-            self.advance(arrival, count, *token, &mut applied);
+            self.advance(arrival, count, token.as_ref(), &mut applied);
         }
         let doomed = self.sequences.iter().filter(|(_, s)| s.phase == Phase::Doomed).map(|(&n, _)| n);
         for arrival in doomed.collect::<Vec<_>>() {
@@ -207,7 +209,8 @@ impl Scheduler {
         let arrival = self.arrivals.remove(&id)?;
         let sequence = self.sequences.remove(&arrival)?;
         let answer = sequence.answer().to_vec();
-        Some(Detached { request: sequence.request, answer, blocks: sequence.blocks })
+        let Sequence { request, blocks, logprobs, .. } = sequence;
+        Some(Detached { request, answer, logprobs, blocks })
     }
 
     /// Whether the sequence is here and wanted.
@@ -345,29 +348,28 @@ impl Scheduler {
         let (start, end) = (sequence.computed, sequence.computed + count);
         let used = blocks_for(end, self.bounds.block_size);
         let last = end == sequence.tokens.len();
-        let position = (sequence.tokens.len() - sequence.request.prompt.len()) as u32;
         let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
         StepRow {
             sequence: sequence.id(),
             tokens: sequence.tokens[start..end].to_vec(),
             start: start as u32,
             blocks: sequence.blocks[..used].to_vec(),
-            sample: last.then_some(Sample { sampling: sequence.request.sampling, position }),
+            sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
             observe: (0..count as u32).filter(wants).collect(),
         }
     }
 
     // ---- bookkeeping ----------------------------------------------------------------------------------------------
 
-    fn advance(&mut self, arrival: u64, count: usize, token: Option<u32>, applied: &mut Applied) {
+    fn advance(&mut self, arrival: u64, count: usize, chosen: Option<&Chosen>, applied: &mut Applied) {
         let sequence =
             self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
         if sequence.phase == Phase::Doomed {
             return;
         }
         sequence.computed += count;
-        let Some(id) = token else { return };
-        let token = sequence.push(id, &self.bounds.end_tokens);
+        let Some(chosen) = chosen else { return };
+        let token = sequence.push(chosen, &self.bounds.end_tokens);
         if token.finish.is_some() {
             self.remove(arrival);
         }

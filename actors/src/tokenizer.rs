@@ -7,7 +7,8 @@ use std::time::Duration;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut};
 
 use crate::message::{Cause, Failure, SequenceId, Tokenize};
-use crate::request::{Prompt, Refusal, Request};
+use crate::prompt::{Encoding, encode, known};
+use crate::request::{Prompt, Refusal, Request, Submit};
 use crate::text::{ChatTemplate, TextStream, Tokenizer};
 
 /// What a request is told when the router's lane is full.
@@ -37,6 +38,8 @@ pub struct TokenizerActor {
     template: Option<Arc<ChatTemplate>>,
     reach: Reach,
     lanes: TokenizerLanes,
+    /// The last prompt of a family and its ids.
+    last: Option<(Arc<Prompt>, Arc<[u32]>)>,
 }
 
 impl TokenizerActor {
@@ -47,26 +50,21 @@ impl TokenizerActor {
         reach: Reach,
         lanes: TokenizerLanes,
     ) -> Self {
-        Self { tokenizer, template, reach, lanes }
+        Self { tokenizer, template, reach, lanes, last: None }
     }
 
-    fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
-        let ids = match prompt {
-            Prompt::Chat(messages) => {
-                let template = self.template.as_ref();
-                let template =
-                    template.ok_or_else(|| invalid("this model has no chat template: send plain text"))?;
-                let marked = template.render(messages, true).map_err(invalid)?;
-                self.tokenizer.encode_marked(&marked)
-            }
-            Prompt::Text(text) => self.tokenizer.encode_prompt(text),
-            Prompt::Tokens(ids) => ids.clone(),
-        };
-        let vocab = self.tokenizer.vocab();
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            return Err(invalid(format!("token {id} is not in the vocabulary of {vocab}")));
+    /// Ids of the prompt. Requests of a family come one after the other and share one prompt, which is encoded once.
+    fn encode(&mut self, submit: &Submit) -> Result<Arc<[u32]>, Refusal> {
+        if let Some((_, ids)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, &submit.prompt)) {
+            return Ok(Arc::clone(ids));
         }
-        if ids.is_empty() { Err(invalid("the prompt has no tokens")) } else { Ok(ids) }
+        let ids = encode(&self.tokenizer, self.template.as_deref(), &submit.prompt, Encoding::SERVED)?;
+        if ids.is_empty() {
+            return Err(invalid("the prompt has no tokens"));
+        }
+        let ids: Arc<[u32]> = ids.into();
+        self.last = submit.family.map(|_| (Arc::clone(&submit.prompt), Arc::clone(&ids)));
+        Ok(ids)
     }
 
     /// The longest answer that fits behind a prompt of `prompt` tokens. An answer that was asked for and does not fit
@@ -81,20 +79,31 @@ impl TokenizerActor {
         Ok(asked.unwrap_or_else(|| self.reach.answer.min(room)))
     }
 
-    fn request(&self, message: &Tokenize) -> Result<Request, Refusal> {
+    fn request(&mut self, message: &Tokenize) -> Result<Request, Refusal> {
         let submit = &message.submit;
         TextStream::new(submit.stops.clone()).map_err(invalid)?;
-        let prompt = self.encode(&submit.prompt)?;
+        known(&self.tokenizer, "logit_bias", submit.sampling.bias.iter().map(|(id, _)| *id))?;
+        known(&self.tokenizer, "stop_token_ids", submit.stop_tokens.iter().copied())?;
+        let prompt = self.encode(submit)?;
         let tokens_max = self.answer_max(prompt.len(), submit.tokens_max)?;
+        if submit.tokens_min > tokens_max {
+            let why =
+                format!("{} is more than the {tokens_max} tokens the answer may have", submit.tokens_min);
+            return Err(Refusal::Field { field: "min_tokens", why });
+        }
         Ok(Request {
             id: submit.request,
             attempt: message.attempt,
-            prompt: prompt.into(),
+            prompt,
             sent: Arc::clone(&message.sent),
-            sampling: submit.sampling,
+            family: submit.family,
+            sampling: Arc::new(submit.sampling.clone()),
             tokens_max,
+            tokens_min: submit.tokens_min,
             stops: submit.stops.clone().into(),
+            stop_tokens: submit.stop_tokens.clone().into(),
             ignore_end: submit.ignore_end,
+            logprobs: submit.logprobs,
             deadline: message.deadline,
             observe: submit.observe.clone(),
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_actors::kv::BlockId;
-use millstream_actors::message::{SequenceId, Step, StepDone};
+use millstream_actors::message::{Chosen, SequenceId, Step, StepDone};
 use millstream_actors::request::{Finish, Observe, Request, RequestId, Sampling};
 use millstream_actors::sched::{Bounds, Scheduler};
 use millstream_actors::sequence::Phase;
@@ -21,10 +21,14 @@ fn request(id: u64, prompt: usize, tokens_max: u32) -> Arc<Request> {
         attempt: 0,
         prompt: (0..prompt as u32).map(|n| (id as u32) * 100 + n).collect(),
         sent: Arc::from([]),
-        sampling: Sampling::GREEDY,
+        family: None,
+        sampling: Sampling::GREEDY.into(),
         tokens_max,
+        tokens_min: 0,
         stops: Arc::from([]),
+        stop_tokens: Arc::from([]),
         ignore_end: false,
+        logprobs: None,
         deadline: Time::from_nanos(u64::MAX),
         observe: Observe::Nothing,
     })
@@ -69,7 +73,7 @@ impl Memory {
         let tokens = step.rows.iter().map(|row| {
             let end = row.start + row.tokens.len() as u32;
             let history: Vec<u32> = (0..end).map(|p| self.cells[&self.cell(&row.blocks, p)]).collect();
-            row.sample.as_ref().map(|_| chosen(&history))
+            row.sample.as_ref().map(|_| Chosen { id: chosen(&history), logprobs: None })
         });
         StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
     }

@@ -10,6 +10,9 @@ use millstream_actors::request::{Outcome, Refusal};
 use super::openai;
 use crate::desk::{Closed, Cut};
 
+/// The code of a prompt that does not fit.
+const TOO_LONG: &str = "context_length_exceeded";
+
 /// A refusal or an error, ready to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fault {
@@ -73,6 +76,17 @@ impl Fault {
         }
     }
 
+    /// What an outcome means to a client that waits for an answer.
+    pub(crate) fn unfinished(outcome: &Outcome) -> Self {
+        Self::of_outcome(outcome).unwrap_or_else(|| Self::server("the answer ended without a reason"))
+    }
+
+    /// The same, with the field that holds the prompt where it is the prompt that is too long.
+    pub(crate) fn about(self, prompt: &str) -> Self {
+        let long = self.code == Some(TOO_LONG);
+        Self { param: if long { Some(prompt.to_owned()) } else { self.param }, ..self }
+    }
+
     fn of_refusal(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Overload { retry_after } => {
@@ -81,12 +95,12 @@ impl Fault {
             Refusal::TooLong { tokens, limit } => {
                 let message = format!(
                     "the prompt and the answer asked for come to {tokens} tokens, but only {limit} fit; shorten the \
-                     messages or lower max_tokens"
+                     prompt or lower max_tokens"
                 );
-                let fault = Self::invalid(message).coded("context_length_exceeded");
-                Self { param: Some("messages".to_owned()), ..fault }
+                Self::invalid(message).coded(TOO_LONG)
             }
             Refusal::Invalid(why) => Self::invalid(why.clone()),
+            Refusal::Field { field, why } => Self::field(field, why.as_str()),
         }
     }
 }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::fault::Fault;
+use crate::json;
 use crate::suggest::nearest;
 
 /// Nesting allowed in a body; the API itself needs four.
@@ -14,15 +15,17 @@ const VALUES_MAX: usize = 100_000;
 /// Parses a body after a scan that bounds nesting and the number of values.
 ///
 /// # Errors
-/// A fault that says where the text stops being JSON.
+/// A fault that says where the text stops being JSON, or which field stands twice.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, Fault> {
     let text = std::str::from_utf8(body).map_err(|error| {
         Fault::invalid(format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to()))
             .coded("invalid_utf8")
     })?;
     scan(text)?;
-    serde_json::from_str(text)
-        .map_err(|error| Fault::invalid(format!("the body is not JSON: {error}")).coded("invalid_json"))
+    json::read(text).map_err(|error| match error.is_data() {
+        true => Fault::invalid(error.to_string()).coded("duplicate_field"),
+        false => Fault::invalid(format!("the body is not JSON: {error}")).coded("invalid_json"),
+    })
 }
 
 fn scan(text: &str) -> Result<(), Fault> {
@@ -92,6 +95,11 @@ impl<'a> Fields<'a> {
         Err(Fault::field(&self.join(&shown), format!("unknown field{hint}")).coded("unknown_field"))
     }
 
+    /// Every field with its name.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> {
+        self.map.iter().map(|(name, value)| (name.as_str(), Field { value, path: self.join(name) }))
+    }
+
     fn join(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
@@ -144,15 +152,24 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A whole number in `low..=u32::MAX`.
-    pub(crate) fn count(&self, low: u32) -> Result<u32, Fault> {
+    /// A whole number in `low..=high`.
+    pub(crate) fn count(&self, low: u32, high: u32) -> Result<u32, Fault> {
         if !self.value.is_number() {
             return Err(self.expected("a whole number"));
         }
         let count = self.value.as_u64().and_then(|count| u32::try_from(count).ok());
-        count.filter(|count| *count >= low).ok_or_else(|| {
-            self.fault(format!("must be a whole number from {low} to {}", u32::MAX)).coded("out_of_range")
+        count.filter(|count| (low..=high).contains(count)).ok_or_else(|| {
+            self.fault(format!("must be a whole number from {low} to {high}")).coded("out_of_range")
         })
+    }
+
+    /// A list of whole numbers, at most `most` of them.
+    pub(crate) fn counts(&self, most: usize) -> Result<Vec<u32>, Fault> {
+        let list = self.list()?;
+        if list.len() > most {
+            return Err(self.fault(format!("must hold at most {most} numbers")).coded("out_of_range"));
+        }
+        list.iter().map(|one| one.count(0, u32::MAX)).collect()
     }
 
     /// Any whole number of 64 bits, signed or not, as bits.

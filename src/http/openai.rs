@@ -1,15 +1,49 @@
-//! Wire types of the API, nothing else: what the server writes. What it reads is in `ask.rs`, which needs paths of
-//! fields that derived readers do not give.
+//! Wire types of the API, nothing else: what the server writes. What it reads is in `ask`, which needs paths of fields
+//! that derived readers do not give.
+
+use std::sync::Arc;
 
 use millstream_actors::request::{Finish, RequestId, Usage};
+use millstream_actors::text::Tokenizer;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::choice::Part;
 use super::fault::Fault;
+use super::logprobs;
 
-/// What all chunks and bodies of one answer share.
-#[derive(Clone, Debug)]
+/// Which of the two APIs a response is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completion,
+}
+
+impl Shape {
+    /// The field that holds the prompt.
+    pub(crate) fn prompt(self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completion => "prompt",
+        }
+    }
+
+    /// The id of a request on the wire. `start` is when the server started, so that two lives never share an id.
+    pub(crate) fn id(self, start: u64, request: RequestId) -> String {
+        let kind = match self {
+            Self::Chat => "chatcmpl",
+            Self::Completion => "cmpl",
+        };
+        format!("{kind}-{start:x}-{:x}", request.0)
+    }
+}
+
+/// What all chunks and bodies of one response share.
+#[derive(Clone)]
 pub(crate) struct Heading {
+    pub(crate) shape: Shape,
     pub(crate) id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -17,18 +51,15 @@ pub(crate) struct Heading {
     pub(crate) model: String,
     /// The plan that answers.
     pub(crate) system_fingerprint: String,
+    /// Something is said of tokens.
+    pub(crate) logprobs: bool,
+    /// Spells them.
+    pub(crate) tokenizer: Arc<Tokenizer>,
 }
 
-impl Heading {
-    /// The id of a request on the wire. `start` is when the server started, so that two lives never share an id.
-    pub(crate) fn id(start: u64, request: RequestId) -> String {
-        format!("chatcmpl-{start:x}-{:x}", request.0)
-    }
-}
-
-/// One event of a stream.
+/// A whole response, or one event of a stream.
 #[derive(Serialize)]
-struct Chunk<'a> {
+struct Body<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -39,8 +70,47 @@ struct Chunk<'a> {
     usage: Option<Value>,
 }
 
+impl Heading {
+    /// A whole response.
+    pub(crate) fn whole(&self, answers: &[(Part, Finish)], usage: Usage) -> String {
+        let choice = |(index, (part, finish)): (usize, &(Part, Finish))| {
+            let (logprobs, reason) = (self.said(part), finish_reason(*finish));
+            match self.shape {
+                Shape::Chat => json!({
+                    "index": index,
+                    "message": {"role": "assistant", "content": part.text, "refusal": null, "annotations": []},
+                    "logprobs": logprobs,
+                    "finish_reason": reason,
+                }),
+                Shape::Completion => {
+                    json!({"index": index, "text": part.text, "logprobs": logprobs, "finish_reason": reason})
+                }
+            }
+        };
+        let object = match self.shape {
+            Shape::Chat => "chat.completion",
+            Shape::Completion => "text_completion",
+        };
+        self.write(object, answers.iter().enumerate().map(choice).collect(), Some(usage_body(usage)))
+    }
+
+    fn said(&self, part: &Part) -> Value {
+        match (self.logprobs, self.shape) {
+            (false, _) => Value::Null,
+            (true, Shape::Chat) => logprobs::chat(&part.said, &self.tokenizer),
+            (true, Shape::Completion) => logprobs::completion(&part.said, &self.tokenizer),
+        }
+    }
+
+    fn write(&self, object: &'static str, choices: Value, usage: Option<Value>) -> String {
+        let Self { id, created, model, system_fingerprint, .. } = self;
+        let body = Body { id, object, created: *created, model, system_fingerprint, choices, usage };
+        serde_json::to_string(&body).expect("strings and numbers always become JSON")
+    }
+}
+
 /// Writes the chunks of one stream.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Chunks {
     pub(crate) heading: Heading,
     /// The client asked for a last chunk with the usage; all others then carry `"usage": null`.
@@ -48,52 +118,45 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    pub(crate) fn role(&self) -> String {
-        self.delta(&json!({"role": "assistant", "content": "", "refusal": null}), None)
+    /// What stands before an answer: who speaks, in chats.
+    pub(crate) fn role(&self, index: usize) -> Option<String> {
+        let delta = json!({"role": "assistant", "content": "", "refusal": null});
+        (self.heading.shape == Shape::Chat)
+            .then(|| self.delta(json!({"index": index, "delta": delta}), Value::Null, None))
     }
 
-    pub(crate) fn content(&self, text: &str) -> String {
-        self.delta(&json!({"content": text}), None)
+    pub(crate) fn content(&self, index: usize, part: &Part) -> String {
+        let choice = match self.heading.shape {
+            Shape::Chat => json!({"index": index, "delta": {"content": part.text}}),
+            Shape::Completion => json!({"index": index, "text": part.text}),
+        };
+        self.delta(choice, self.heading.said(part), None)
     }
 
-    pub(crate) fn finish(&self, finish: Finish) -> String {
-        self.delta(&json!({}), Some(finish))
+    pub(crate) fn finish(&self, index: usize, finish: Finish) -> String {
+        let choice = match self.heading.shape {
+            Shape::Chat => json!({"index": index, "delta": {}}),
+            Shape::Completion => json!({"index": index, "text": ""}),
+        };
+        self.delta(choice, Value::Null, Some(finish))
     }
 
     pub(crate) fn usage(&self, usage: Usage) -> String {
-        self.write(json!([]), Some(usage_body(usage)))
+        self.heading.write(self.object(), json!([]), Some(usage_body(usage)))
     }
 
-    fn delta(&self, delta: &Value, finish: Option<Finish>) -> String {
-        let reason = finish.map(finish_reason);
-        let choices = json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": reason}]);
-        self.write(choices, self.include_usage.then_some(Value::Null))
+    fn delta(&self, mut choice: Value, logprobs: Value, finish: Option<Finish>) -> String {
+        choice["logprobs"] = logprobs;
+        choice["finish_reason"] = finish.map(finish_reason).into();
+        self.heading.write(self.object(), json!([choice]), self.include_usage.then_some(Value::Null))
     }
 
-    fn write(&self, choices: Value, usage: Option<Value>) -> String {
-        let Heading { id, created, model, system_fingerprint } = &self.heading;
-        let object = "chat.completion.chunk";
-        let chunk = Chunk { id, object, created: *created, model, system_fingerprint, choices, usage };
-        serde_json::to_string(&chunk).expect("strings and numbers always become JSON")
+    fn object(&self) -> &'static str {
+        match self.heading.shape {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Completion => "text_completion",
+        }
     }
-}
-
-/// A whole answer.
-pub(crate) fn completion(heading: &Heading, text: &str, finish: Finish, usage: Usage) -> Value {
-    json!({
-        "id": heading.id,
-        "object": "chat.completion",
-        "created": heading.created,
-        "model": heading.model,
-        "system_fingerprint": heading.system_fingerprint,
-        "choices": [{
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": null, "annotations": []},
-            "logprobs": null,
-            "finish_reason": finish_reason(finish),
-        }],
-        "usage": usage_body(usage),
-    })
 }
 
 /// One model of the list.
@@ -112,10 +175,18 @@ pub(crate) fn error_body(fault: &Fault) -> Value {
 }
 
 fn usage_body(usage: Usage) -> Value {
+    let nothing = 0;
     json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": nothing},
+        "completion_tokens_details": {
+            "reasoning_tokens": nothing,
+            "audio_tokens": nothing,
+            "accepted_prediction_tokens": nothing,
+            "rejected_prediction_tokens": nothing,
+        },
     })
 }
 

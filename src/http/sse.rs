@@ -1,5 +1,5 @@
-//! Server-sent events: the replies of one request as the chunks of the API, in its order: role, content, finish, usage,
-//! `[DONE]`.
+//! Server-sent events: the replies of all answers of a response as the chunks of the API, in its order: roles, content as
+//! it comes, the finish of each answer, usage, `[DONE]`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use millstream_actors::request::{Outcome, Reply, Usage};
 
+use super::choice::{Choice, Part};
 use super::fault::Fault;
+use super::generate::Cost;
 use super::openai::{self, Chunks};
-use crate::desk::{Answer, Cut};
+use crate::desk::{Answers, Cut};
 
 /// A comment is sent after this long without a chunk, so that nobody on the way takes the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -19,7 +21,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A stream of events that is not written yet.
 pub(crate) struct Events {
     chunks: Chunks,
-    answer: Answer,
+    answers: Answers,
+    choices: Vec<Choice>,
+    /// What stands before each answer.
+    echoes: Vec<String>,
+    cost: Cost,
     state: State,
 }
 
@@ -31,11 +37,12 @@ enum State {
 }
 
 impl Events {
-    pub(crate) fn new(chunks: Chunks, answer: Answer) -> Self {
-        Self { chunks, answer, state: State::Unopened }
+    pub(crate) fn new(chunks: Chunks, answers: Answers, echoes: Vec<String>, cost: Cost) -> Self {
+        let choices = echoes.iter().map(|_| Choice::default()).collect();
+        Self { chunks, answers, choices, echoes, cost, state: State::Unopened }
     }
 
-    /// The response; its body ends the request when it is dropped.
+    /// The response; its body ends the requests when it is dropped.
     pub(crate) fn respond(self) -> Response {
         let body = futures::stream::unfold(self, |mut events| async {
             let text = events.next().await?;
@@ -51,45 +58,63 @@ impl Events {
 
     /// The next events, as text.
     async fn next(&mut self) -> Option<String> {
-        match self.state {
-            State::Closed => return None,
-            State::Unopened => {
-                self.state = State::Open;
-                return Some(event(&self.chunks.role()));
-            }
-            State::Open => {}
-        }
-        loop {
-            let Ok(reply) = tokio::time::timeout(KEEP_ALIVE, self.answer.next()).await else {
-                return Some(": still here\n\n".to_owned());
-            };
-            if let Some(text) = self.write(reply) {
+        if self.state == State::Unopened {
+            self.state = State::Open;
+            if let Some(text) = self.open() {
                 return Some(text);
             }
         }
+        while self.state == State::Open {
+            let Ok(reply) = tokio::time::timeout(KEEP_ALIVE, self.answers.next()).await else {
+                return Some(": still here\n\n".to_owned());
+            };
+            let written = match reply {
+                Some((place, reply)) => self.write(place, reply),
+                None => Some(self.close()),
+            };
+            if written.is_some() {
+                return written;
+            }
+        }
+        None
     }
 
-    fn write(&mut self, reply: Result<Reply, Cut>) -> Option<String> {
+    /// Who speaks, or what is repeated of the prompt.
+    fn open(&mut self) -> Option<String> {
+        let mut text = String::new();
+        for (index, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
+            let part = Part { text: echo, ..Part::default() };
+            let echo = (!part.is_empty()).then(|| self.chunks.content(index, &part));
+            text.extend(self.chunks.role(index).into_iter().chain(echo).map(|data| event(&data)));
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn write(&mut self, place: usize, reply: Result<Reply, Cut>) -> Option<String> {
         match reply {
-            Ok(Reply::Text { text, .. }) => (!text.is_empty()).then(|| event(&self.chunks.content(&text))),
+            Ok(Reply::Text { text, tokens, logprobs, .. }) => {
+                let part = self.choices[place].take(text, tokens, logprobs);
+                (!part.is_empty()).then(|| event(&self.chunks.content(place, &part)))
+            }
             Ok(Reply::Logits { .. }) => None,
-            Ok(Reply::End { outcome, usage, .. }) => Some(self.end(&outcome, usage)),
+            Ok(Reply::End { outcome, usage, .. }) => Some(self.end(place, &outcome, usage)),
             Err(cut) => Some(self.fail(&cut.into())),
         }
     }
 
-    fn end(&mut self, outcome: &Outcome, usage: Usage) -> String {
-        let Outcome::Finished(finish) = outcome else {
-            let fault = Fault::of_outcome(outcome)
-                .unwrap_or_else(|| Fault::server("the answer ended without a reason"));
-            return self.fail(&fault);
-        };
+    fn end(&mut self, place: usize, outcome: &Outcome, usage: Usage) -> String {
+        let Outcome::Finished(finish) = *outcome else { return self.fail(&Fault::unfinished(outcome)) };
+        self.cost.add(place, usage);
+        let part = self.choices[place].finish(finish);
+        let rest = (!part.is_empty()).then(|| event(&self.chunks.content(place, &part)));
+        rest.unwrap_or_default() + &event(&self.chunks.finish(place, finish))
+    }
+
+    /// All answers are complete.
+    fn close(&mut self) -> String {
         self.state = State::Closed;
-        let mut text = event(&self.chunks.finish(*finish));
-        if self.chunks.include_usage {
-            text.push_str(&event(&self.chunks.usage(usage)));
-        }
-        text + &event("[DONE]")
+        let usage = self.chunks.include_usage.then(|| event(&self.chunks.usage(self.cost.usage)));
+        usage.unwrap_or_default() + &event("[DONE]")
     }
 
     /// The status is long sent: what is left is an event that says so.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millstream_actors::request::{ChatMessage, ChatRole, Observe, Prompt, RequestId, Sampling, Submit};
+use millstream_actors::request::{ChatMessage, ChatRole, Prompt, RequestId, Sampling, Submit};
 use millstream_runtime::Time;
 
 /// Words that prompts are made of.
@@ -53,20 +53,27 @@ fn visit(dice: &mut Dice, request: RequestId, at: Time) -> Visit {
     };
     let sampling = match dice.one_in(2) {
         true => Sampling::GREEDY,
-        false => Sampling { temperature: 0.8, top_p: 0.9, top_k: 40, seed: dice.next() },
+        false => sampled(dice),
     };
     let submit = Submit {
         request,
-        prompt,
-        sampling,
         tokens_max: Some(1 + dice.below(64) as u32),
         stops: if dice.one_in(8) { vec!["e".to_owned()] } else { Vec::new() },
-        ignore_end: false,
         patience: dice.one_in(16).then(|| Duration::from_millis(1 + dice.below(400))),
-        observe: Observe::Nothing,
+        ..Submit::new(prompt, sampling)
     };
     let leaves_after = dice.one_in(8).then(|| Duration::from_millis(dice.below(400)));
     Visit { at, submit, leaves_after }
+}
+
+/// Half of these count the tokens that were there before.
+fn sampled(dice: &mut Dice) -> Sampling {
+    let seed = dice.next();
+    let sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: 40, seed, ..Sampling::GREEDY };
+    match dice.one_in(2) {
+        true => sampling,
+        false => Sampling { repetition: 1.2, presence: 0.3, frequency: 0.3, min_p: 0.02, ..sampling },
+    }
 }
 
 /// SplitMix64: a small generator whose numbers are the same everywhere.

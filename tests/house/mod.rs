@@ -56,14 +56,31 @@ impl House {
     }
 
     pub async fn post(&self, body: &Value) -> reqwest::Response {
-        self.client.post(self.url("/v1/chat/completions")).json(body).send().await.unwrap()
+        self.post_to("/v1/chat/completions", body).await
+    }
+
+    pub async fn post_to(&self, path: &str, body: &Value) -> reqwest::Response {
+        self.client.post(self.url(path)).json(body).send().await.unwrap()
+    }
+
+    /// The body of a request that is served.
+    pub async fn ask(&self, path: &str, body: &Value) -> Value {
+        let response = self.post_to(path, body).await;
+        assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
+        response.json().await.unwrap()
+    }
+
+    /// The field that a request is refused for.
+    pub async fn refused_field(&self, path: &str, body: &Value) -> String {
+        let response = self.post_to(path, body).await;
+        assert_eq!(response.status(), 400, "{body}");
+        let error: Value = response.json().await.unwrap();
+        error["error"]["param"].as_str().unwrap_or_else(|| panic!("{error}")).to_owned()
     }
 
     /// A whole answer.
     pub async fn whole(&self, body: &Value) -> Value {
-        let response = self.post(body).await;
-        assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
-        response.json().await.unwrap()
+        self.ask("/v1/chat/completions", body).await
     }
 
     /// The text of a whole answer.
@@ -81,9 +98,13 @@ impl House {
 
     /// Opens a stream.
     pub async fn stream(&self, body: &Value) -> Events {
+        self.stream_from("/v1/chat/completions", body).await
+    }
+
+    pub async fn stream_from(&self, path: &str, body: &Value) -> Events {
         let mut body = body.clone();
         body["stream"] = true.into();
-        let response = self.post(&body).await;
+        let response = self.post_to(path, &body).await;
         assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
         assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
         Events { bytes: response.bytes_stream().boxed(), rest: String::new(), seen: Vec::new() }

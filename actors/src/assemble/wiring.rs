@@ -75,7 +75,7 @@ pub(super) fn wire(
         }
     }
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
-    Ok(Assembly { graph, doors, gauges })
+    Ok(Assembly { graph, doors, gauges, reach })
 }
 
 /// What a group is made of, each time its unit is started.

@@ -87,6 +87,16 @@ impl TextStream {
         Piece { text, stopped: self.stopped }
     }
 
+    /// Adds bytes in which no stop string counts. Never after [`Self::push`].
+    pub fn pass(&mut self, bytes: &[u8]) -> Piece {
+        Piece { text: self.decode(bytes), stopped: self.stopped }
+    }
+
+    /// Bytes of decoded text that are held back.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// No more bytes: gives what was held back. An unfinished character becomes U+FFFD (and may, in theory, complete a
     /// stop string: [`Self::stopped`]).
     pub fn finish(&mut self) -> String {

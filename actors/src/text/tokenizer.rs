@@ -1,5 +1,6 @@
 //! The tokenizer as the roles see it, whatever file it came from.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use millstream_kernels::TextFiles;
@@ -17,6 +18,8 @@ pub struct Tokenizer {
     pieces: Pieces,
     kinds: Vec<Kind>,
     reserved: AddedSet,
+    /// How control tokens are written, by id.
+    names: BTreeMap<u32, String>,
     ends: Vec<u32>,
     bos: Option<u32>,
     coder: Coder,
@@ -76,7 +79,7 @@ impl Tokenizer {
     }
 
     pub(super) fn assemble(vocab: &Vocab<'_>, decoding: &Decoding, coder: Coder, frame: Frame) -> Self {
-        let Tables { pieces, kinds, reserved } = vocab.tables(decoding);
+        let Tables { pieces, kinds, reserved, names } = vocab.tables(decoding);
         let ends = vocab.ends.clone();
         let parts = &vocab.parts;
         let named = [
@@ -91,6 +94,7 @@ impl Tokenizer {
             pieces,
             kinds,
             reserved,
+            names,
             ends,
             bos: parts.bos,
             coder,
@@ -166,10 +170,25 @@ impl Tokenizer {
         self.pieces.get(id)
     }
 
+    /// How the token is shown to people who look at tokens: what it adds to a text, and for control tokens their names.
+    pub fn spelling(&self, id: u32) -> &[u8] {
+        self.names.get(&id).map_or_else(|| self.bytes(id), |name| name.as_bytes())
+    }
+
+    /// The text of a whole sequence with its control tokens written out; what [`Self::decode`] is to [`Self::bytes`].
+    pub fn spell(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| self.spelling(*id)).copied().collect();
+        self.joined(&bytes)
+    }
+
     /// The text of a whole sequence. Where the family puts a space before texts, it is taken away again; an answer that
     /// continues a prompt is not such a text, use [`Self::bytes`] with a [`super::TextStream`] there.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| self.bytes(*id)).copied().collect();
+        self.joined(&bytes)
+    }
+
+    fn joined(&self, bytes: &[u8]) -> String {
         let spaces = bytes.iter().take(self.strip).take_while(|byte| **byte == b' ').count();
         String::from_utf8_lossy(&bytes[spaces..]).into_owned()
     }

@@ -1,6 +1,7 @@
 //! The table of tokens that both kinds of files end in, and the decision which of them a user's text may become.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::TextError;
 use super::added::{AddedSet, AddedToken, Reach};
@@ -149,6 +150,8 @@ pub(super) struct Tables {
     pub kinds: Vec<Kind>,
     /// Tokens only a template can make.
     pub reserved: AddedSet,
+    /// How tokens that add nothing to a text are written, by id.
+    pub names: BTreeMap<u32, String>,
 }
 
 impl<'a> Vocab<'a> {
@@ -210,6 +213,11 @@ impl<'a> Vocab<'a> {
             pieces,
             kinds: self.tokens.iter().map(|token| token.kind).collect(),
             reserved: self.added(Kind::reserved),
+            names: (0u32..)
+                .zip(&self.tokens)
+                .filter(|(_, token)| token.kind == Kind::Control)
+                .map(|(id, token)| (id, token.text.to_string()))
+                .collect(),
         }
     }
 }

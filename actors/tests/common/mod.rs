@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millstream_actors::assemble::{Assembly, Driver, Resources, assemble};
 use millstream_actors::rank::StepCost;
-use millstream_actors::request::{Observe, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
+use millstream_actors::request::{Logprobs, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
 use millstream_runtime::{Faults, Sim, SimOptions, Time};
 use millstream_topology::{HostFacts, Plan};
 
@@ -39,27 +39,48 @@ pub fn plan(prefill: &str, decode: &str) -> Plan {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A request of `prompt` tokens and `tokens` of answer. Every second one samples.
+/// A request of `prompt` tokens and `tokens` of answer. Every second one samples, every second of those with all that
+/// depends on the tokens before; all ask how likely their tokens are.
 pub fn submit(id: u64, prompt: &[u32], tokens: u32) -> Submit {
-    let sampled = Sampling { temperature: 0.9, top_p: 0.95, top_k: 40, seed: id };
-    Submit {
-        request: RequestId(id),
-        prompt: Prompt::Tokens(prompt.to_vec()),
-        sampling: if id.is_multiple_of(2) { sampled } else { Sampling::GREEDY },
-        tokens_max: Some(tokens),
-        stops: Vec::new(),
-        patience: None,
-        ignore_end: true,
-        observe: Observe::Nothing,
-    }
+    let sampled = Sampling { temperature: 0.9, top_p: 0.95, top_k: 40, seed: id, ..Sampling::GREEDY };
+    let counting = Sampling {
+        min_p: 0.01,
+        repetition: 1.3,
+        presence: 0.4,
+        frequency: 0.6,
+        bias: vec![(5, 1.5), (7, -2.0)],
+        ..sampled.clone()
+    };
+    let sampling = match id % 4 {
+        0 => counting,
+        2 => sampled,
+        _ => Sampling::GREEDY,
+    };
+    let (tokens_min, tokens_max) = (tokens / 2, Some(tokens));
+    let ask = Submit::new(Prompt::Tokens(prompt.to_vec()), sampling);
+    let request = RequestId(id);
+    Submit { request, tokens_max, tokens_min, ignore_end: true, logprobs: Some(2), ..ask }
 }
 
 /// What a client has in the end.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub tokens: Vec<u32>,
     pub text: String,
+    pub logprobs: Vec<Logprobs>,
     pub outcome: Option<Outcome>,
+}
+
+/// Tokens and text are the same to the last bit; a log-probability may differ where blocks have another size.
+impl PartialEq for Answer {
+    fn eq(&self, other: &Self) -> bool {
+        let near = |(a, b): (&Logprobs, &Logprobs)| {
+            a.start == b.start && a.best.len() == b.best.len() && (a.chosen - b.chosen).abs() < 1e-3
+        };
+        (&self.tokens, &self.text, &self.outcome) == (&other.tokens, &other.text, &other.outcome)
+            && self.logprobs.len() == other.logprobs.len()
+            && self.logprobs.iter().zip(&other.logprobs).all(near)
+    }
 }
 
 /// A simulation and its clients.
@@ -77,7 +98,7 @@ pub struct Parts {
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
-        let Assembly { graph, doors, gauges } =
+        let Assembly { graph, doors, gauges, .. } =
             assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
         Self { sim, assembly: Parts { doors, gauges }, answers: BTreeMap::new() }
@@ -117,9 +138,12 @@ impl World {
             let answer = self.answers.entry(reply.request()).or_default();
             assert_eq!(answer.outcome, None, "nothing comes after the end");
             match reply {
-                Reply::Text { text, tokens, .. } => {
+                Reply::Text { text, tokens, logprobs, .. } => {
+                    assert_eq!(tokens.len(), logprobs.len(), "each token says how likely it was");
+                    assert!(logprobs.iter().all(|said| said.chosen < 0.0 && said.best.len() == 2));
                     answer.text.push_str(&text);
                     answer.tokens.extend(tokens);
+                    answer.logprobs.extend(logprobs);
                 }
                 Reply::End { outcome, .. } => answer.outcome = Some(outcome),
                 Reply::Logits { .. } => {}

@@ -104,3 +104,17 @@ proptest! {
         prop_assert_eq!(streamed(&bytes, &cuts, &stops), expected(&bytes, &stops));
     }
 }
+
+#[test]
+fn bytes_that_are_passed_end_nothing() {
+    let mut stream = TextStream::new(strings(&["ab", "é"])).unwrap();
+    assert_eq!(stream.pass(b"abab\xC3").text, "abab");
+    assert_eq!(stream.held(), 0);
+    // The character was finished by what is watched.
+    assert!(stream.push(b"\xA9").stopped);
+    let mut stream = TextStream::new(strings(&["ab"])).unwrap();
+    assert_eq!(stream.pass(b"a").text, "a");
+    assert!(!stream.push(b"b").stopped, "half of it was passed");
+    assert_eq!(stream.push(b"a").text, "");
+    assert_eq!(stream.held(), 1);
+}

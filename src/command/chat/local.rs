@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
-use millstream_actors::request::{
-    ChatMessage, Observe, Outcome, Prompt, Refusal, Reply, RequestId, Sampling, Submit,
-};
-
+use millstream_actors::request::{ChatMessage, Outcome, Refusal, Reply};
 use millstream_runtime::Exit;
 
 use crate::args::{ChatArgs, ChoiceArgs};
-use crate::clock;
 use crate::mill::Mill;
 use crate::source::{self, Refused};
 
@@ -43,7 +39,7 @@ impl Local {
         choice: &ChoiceArgs,
         out: &mut dyn FnMut(&str) -> std::io::Result<()>,
     ) -> anyhow::Result<String> {
-        let asked = self.mill.desk().ask(submit(messages, choice));
+        let asked = self.mill.desk().ask(choice.submit(messages));
         let mut answer =
             asked.map_err(|closed| anyhow::anyhow!("the graph takes no requests now: {closed:?}"))?;
         let mut whole = String::new();
@@ -71,24 +67,6 @@ impl Local {
     }
 }
 
-fn submit(messages: &[ChatMessage], choice: &ChoiceArgs) -> Submit {
-    Submit {
-        request: RequestId(0),
-        prompt: Prompt::Chat(messages.to_vec()),
-        sampling: Sampling {
-            temperature: choice.temperature,
-            top_p: choice.top_p,
-            top_k: choice.top_k,
-            seed: choice.seed.unwrap_or_else(clock::fresh_seed),
-        },
-        tokens_max: Some(choice.max_tokens),
-        stops: choice.stop.clone(),
-        ignore_end: false,
-        patience: None,
-        observe: Observe::Nothing,
-    }
-}
-
 /// Why the graph has ended, for a person.
 fn gone(exit: &Exit) -> String {
     match exit {
@@ -109,5 +87,6 @@ fn words(outcome: &Outcome) -> String {
             format!("the conversation comes to {tokens} tokens, but only {limit} fit")
         }
         Outcome::Refused(Refusal::Invalid(why)) => why.clone(),
+        Outcome::Refused(Refusal::Field { field, why }) => format!("{field}: {why}"),
     }
 }

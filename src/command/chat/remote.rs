@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use futures::StreamExt;
 use millstream_actors::request::ChatMessage;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::args::ChoiceArgs;
 
@@ -32,7 +32,7 @@ impl Remote {
         choice: &ChoiceArgs,
         out: &mut dyn FnMut(&str) -> std::io::Result<()>,
     ) -> anyhow::Result<String> {
-        let sent = self.client.post(&self.url).json(&body(messages, choice)).send().await;
+        let sent = self.client.post(&self.url).json(&choice.body(messages)).send().await;
         let response = sent.with_context(|| format!("cannot reach {}", self.url))?;
         let status = response.status();
         if !status.is_success() {
@@ -55,26 +55,6 @@ impl Remote {
         }
         anyhow::bail!("the stream ended without [DONE]")
     }
-}
-
-fn body(messages: &[ChatMessage], choice: &ChoiceArgs) -> Value {
-    let message = |message: &ChatMessage| json!({"role": message.role.as_str(), "content": message.content});
-    let mut body = json!({
-        "model": "default",
-        "stream": true,
-        "messages": messages.iter().map(message).collect::<Vec<_>>(),
-        "temperature": choice.temperature,
-        "top_p": choice.top_p,
-        "seed": choice.seed,
-        "max_completion_tokens": choice.max_tokens,
-    });
-    if choice.top_k > 0 {
-        body["top_k"] = choice.top_k.into();
-    }
-    if !choice.stop.is_empty() {
-        body["stop"] = choice.stop.clone().into();
-    }
-    body
 }
 
 /// The text of one event.
