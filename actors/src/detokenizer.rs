@@ -25,14 +25,22 @@ struct Stream {
     tokens: u32,
     /// Bytes that came out of it.
     bytes: usize,
+    /// Tokens of the prompt that were not computed, as the last token said.
+    cached: u32,
     ahead: BTreeMap<u32, Token>,
 }
 
 impl Stream {
     fn open(request: &Arc<Request>, tokenizer: &Tokenizer) -> Self {
         let text = TextStream::new(request.stops.to_vec()).expect("the tokenizer refuses bad stop strings");
-        let mut stream =
-            Self { request: Arc::clone(request), text, tokens: 0, bytes: 0, ahead: BTreeMap::new() };
+        let mut stream = Self {
+            request: Arc::clone(request),
+            text,
+            tokens: 0,
+            bytes: 0,
+            cached: 0,
+            ahead: BTreeMap::new(),
+        };
         for &id in request.sent.iter() {
             stream.bytes += stream.text.push(tokenizer.bytes(id)).text.len();
             stream.tokens += 1;
@@ -57,6 +65,7 @@ impl Stream {
         let mut finish = None;
         while let (None, Some(token)) = (finish, self.ahead.remove(&self.tokens)) {
             self.tokens += 1;
+            self.cached = token.cached;
             tokens.push(token.id);
             if token.finish != Some(Finish::Stop) {
                 let piece = self.text.push(tokenizer.bytes(token.id));
@@ -73,7 +82,9 @@ impl Stream {
         }
         self.bytes += text.len();
         let (sequence, prompt_tokens) = (self.request.sequence(), self.request.prompt.len() as u32);
-        let piece = Text::Piece { sequence, prompt_tokens, position, tokens, offset, text, finish };
+        let cached_tokens = self.cached;
+        let piece =
+            Text::Piece { sequence, prompt_tokens, cached_tokens, position, tokens, offset, text, finish };
         (self.tokens > position).then_some(piece)
     }
 }

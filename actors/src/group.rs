@@ -129,8 +129,9 @@ impl Group {
 
     /// Sends the tokens of a sequence that was taken over once more: those that prefill sent die with it if it dies
     /// before they arrive, and what comes twice is dropped.
-    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32]) {
-        let token = |(position, &id)| Token { request: Arc::clone(request), position, id, finish: None };
+    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32], cached: u32) {
+        let token =
+            |(position, &id)| Token { request: Arc::clone(request), position, id, finish: None, cached };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
     }
@@ -175,6 +176,10 @@ impl Group {
         gauges.running.set(scheduler.count(Phase::Running) + scheduler.count(Phase::Arriving));
         gauges.waiting.set(scheduler.count(Phase::Waiting));
         gauges.preemptions.set(scheduler.preemptions() as usize);
+        gauges.blocks_cached.set(scheduler.pool().cached());
+        gauges.evictions.set(scheduler.pool().evictions() as usize);
+        gauges.tokens_sought.set(scheduler.reused().sought as usize);
+        gauges.tokens_found.set(scheduler.reused().found as usize);
     }
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {

@@ -47,6 +47,8 @@ pub enum Text {
         sequence: SequenceId,
         /// Tokens of the prompt, for the usage.
         prompt_tokens: u32,
+        /// How many of them were found in KV memory, not computed.
+        cached_tokens: u32,
         /// Place of `tokens[0]` in the answer, counted from 0.
         position: u32,
         /// Ids of the answer.
@@ -179,6 +181,8 @@ pub struct Handover {
     pub request: Arc<Request>,
     /// Tokens of the answer so far (`request.sent` included); the last one is not computed yet.
     pub answer: Vec<u32>,
+    /// Tokens of the prompt that prefill found in its memory.
+    pub cached: u32,
     /// Which prefill group leases, by number.
     pub prefill: usize,
     /// The right to read.
@@ -347,4 +351,6 @@ pub struct Token {
     pub id: u32,
     /// Set on the last one.
     pub finish: Option<Finish>,
+    /// Tokens of the prompt whose entries were found, not computed.
+    pub cached: u32,
 }

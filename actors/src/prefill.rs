@@ -18,6 +18,7 @@ use crate::message::{
 };
 use crate::outbox::RETRY;
 use crate::request::Request;
+use crate::sched::Detached;
 
 /// A refused handover is offered again after this long.
 const PARKED: Duration = Duration::from_millis(2);
@@ -37,6 +38,8 @@ pub struct DecodeLanes {
 struct Parked {
     request: Arc<Request>,
     answer: Vec<u32>,
+    /// Tokens of the prompt that were found here.
+    cached: u32,
     blocks: u32,
     reader: usize,
     /// Not before this time; `None` while the offer is with the decode group.
@@ -133,8 +136,9 @@ impl Prefill {
 
     fn grant(&mut self, sequence: SequenceId, reader: usize, ctx: &mut Ctx<'_>) {
         let Some(detached) = self.group.scheduler.detach(sequence) else { return };
-        let (request, answer, blocks) = (detached.request, detached.answer, detached.blocks);
-        let parked = Parked { blocks: blocks.len() as u32, reader, answer, again: Some(ctx.now()), request };
+        let Detached { request, answer, cached, blocks } = detached;
+        let (count, again) = (blocks.len() as u32, Some(ctx.now()));
+        let parked = Parked { blocks: count, reader, answer, cached, again, request };
         let lease = NewLease { sequence, blocks, reader, until: parked.request.deadline };
         let id = self.leases.grant(self.group.scheduler.pool_mut(), ctx.now(), lease);
         self.handovers.insert(id, parked);
@@ -153,6 +157,7 @@ impl Prefill {
             let handover = Handover {
                 request: Arc::clone(&parked.request),
                 answer: parked.answer.clone(),
+                cached: parked.cached,
                 prefill: self.number,
                 lease: id,
                 blocks: parked.blocks,

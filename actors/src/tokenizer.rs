@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut};
 
+use crate::kv::HashChain;
 use crate::message::{Cause, Failure, SequenceId, Tokenize};
 use crate::request::{Prompt, Refusal, Request};
 use crate::text::{ChatTemplate, TextStream, Tokenizer};
@@ -36,18 +37,22 @@ pub struct TokenizerActor {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     reach: Reach,
+    /// Names the blocks of prompts, where some group reuses them.
+    chain: Option<HashChain>,
     lanes: TokenizerLanes,
 }
 
 impl TokenizerActor {
-    /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused).
+    /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused), names blocks with
+    /// `chain`.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
         reach: Reach,
+        chain: Option<HashChain>,
         lanes: TokenizerLanes,
     ) -> Self {
-        Self { tokenizer, template, reach, lanes }
+        Self { tokenizer, template, reach, chain, lanes }
     }
 
     fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
@@ -86,10 +91,15 @@ impl TokenizerActor {
         TextStream::new(submit.stops.clone()).map_err(invalid)?;
         let prompt = self.encode(&submit.prompt)?;
         let tokens_max = self.answer_max(prompt.len(), submit.tokens_max)?;
+        let mut hashes = Vec::new();
+        if let Some(chain) = &self.chain {
+            chain.extend(&mut hashes, &prompt);
+        }
         Ok(Request {
             id: submit.request,
             attempt: message.attempt,
             prompt: prompt.into(),
+            hashes: hashes.into(),
             sent: Arc::clone(&message.sent),
             sampling: submit.sampling,
             tokens_max,

@@ -116,6 +116,7 @@ fn usage_body(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     })
 }
 
