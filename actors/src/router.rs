@@ -1,5 +1,7 @@
 //! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
-//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals.
+//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals. A
+//! prefill group that was last sent a prompt that begins alike is taken before the least loaded one, unless more waits
+//! there than its blocks save.
 //!
 //! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
 
@@ -7,11 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use beginnings::Beginnings;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Refusal, Request, RequestId};
+
+mod beginnings;
 
 /// What a request is told when every lane is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -68,6 +73,8 @@ struct Route {
 pub struct Router {
     prefills: Vec<Load>,
     decodes: Vec<Load>,
+    /// Of the prompts that prefill groups computed.
+    beginnings: Beginnings,
     lanes: RouterLanes,
     routes: BTreeMap<RequestId, Route>,
     deadlines: BTreeSet<(Time, RequestId)>,
@@ -80,6 +87,7 @@ impl Router {
         Self {
             prefills: prefills.into_iter().map(Load::from).collect(),
             decodes: decodes.into_iter().map(Load::from).collect(),
+            beginnings: Beginnings::default(),
             lanes,
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -95,14 +103,29 @@ impl Router {
         }
         self.forget(request.id);
         let Some(decode) = least(&self.decodes) else { return self.refuse(sequence) };
-        let prefill = least(&self.prefills);
+        let prefill = self.pick(&request);
         let door = prefill.map_or(&self.decodes[decode].admit, |number| &self.prefills[number].admit);
         let admit = Admit { request: Arc::clone(&request), decode };
         if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
             return self.refuse(sequence);
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "route", value: decode as u64 });
+        if let Some(number) = prefill {
+            self.beginnings.learn(&request.hashes, number);
+        }
         self.remember(&request, prefill, decode);
+    }
+
+    /// The group that computes a prompt; none when decode computes it, joined.
+    fn pick(&self, request: &Request) -> Option<usize> {
+        let least = least(&self.prefills)?;
+        let waits = |number: usize| self.prefills[number].outstanding;
+        let worth = |&(number, blocks): &(usize, usize)| {
+            let saved = request.prompt.len() * blocks / request.hashes.len();
+            waits(number) <= waits(least) + saved as u64
+        };
+        let known = self.beginnings.find(&request.hashes).filter(worth);
+        Some(known.map_or(least, |(number, _)| number))
     }
 
     fn remember(&mut self, request: &Request, prefill: Option<usize>, decode: usize) {

@@ -6,7 +6,7 @@
 //! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
 //!    `chunk_tokens`;
 //! 2. waiting sequences in order of arrival, none overtakes; one starts when blocks for all its tokens can be had;
-//! 3. blocks that hold the beginning of a sequence are shared, not computed again ([`reuse`]);
+//! 3. blocks that hold the beginning of a sequence are shared, not computed again (`sched/reuse.rs` says how);
 //! 4. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
 //!    in its old place. The oldest therefore always gets on, and a preempted answer goes on with the tokens it would
 //!    have had, since those depend on the request alone.

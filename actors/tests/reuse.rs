@@ -1,8 +1,6 @@
 //! Prefix reuse through the whole graph: what many prompts begin with is computed once, answers are what they would have
 //! been, and the usage says what was saved.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod common;
 
 use std::time::Duration;
@@ -63,6 +61,29 @@ fn decode_pulls_only_what_it_does_not_know() {
     world.run();
     let decode = world.assembly.gauges.iter().find(|group| group.name == "decode").unwrap();
     assert_eq!(decode.tokens_found.get(), 15 * 160);
+}
+
+/// Two beginnings, two groups: each goes where it went before, unless that group has too much to do.
+#[test]
+fn a_prompt_goes_where_its_beginning_is_known() {
+    let resources = resources("tiny-llama");
+    let mut world = World::new(&plan("groups = 2", "joined = false"), &resources, 1, Faults::none());
+    let prompt = |family: u32, id: u64| [vec![family; 70], vec![id as u32; 9]].concat();
+    for (second, families) in [(0, [5, 6]), (1, [6, 5]), (2, [6, 5]), (3, [5, 6])] {
+        for (n, family) in (0..).zip(families) {
+            let id = 1 + second * 2 + n;
+            world.submit_at(Duration::from_secs(second), submit(id, &prompt(family, id), 3));
+        }
+    }
+    world.run();
+    let cached: Vec<u32> = world.cached.values().copied().collect();
+    assert_eq!(cached, [0, 0, 64, 64, 64, 64, 64, 64]);
+    for id in 20..40 {
+        world.submit_at(Duration::from_secs(10), submit(id, &prompt(5, id), 3));
+    }
+    world.run();
+    let paid = (20..40).filter(|id| world.cached[&RequestId(*id)] == 0).count();
+    assert_eq!(paid, 1, "the other group computed the beginning too, once");
 }
 
 /// A group that died knows nothing any more; whatever is found after that is found in its new life.

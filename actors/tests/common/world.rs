@@ -76,7 +76,7 @@ impl Memory {
     fn run(&mut self, step: &Step) -> StepDone {
         for import in &step.imports {
             for (place, token) in (0..).zip(import.data.chunks(4)) {
-                let token = u32::from_le_bytes(token.try_into().unwrap());
+                let token = u32::from_le_bytes(token.try_into().expect("four bytes a token"));
                 self.cells.insert((import.block, place), token);
             }
         }
