@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{World, alone, plan, resources, submit};
 use millstream_actors::gauges::{Gauge, GroupGauges};
-use millstream_actors::request::{RequestId, Submit};
+use millstream_actors::request::{Prompt, RequestId, Submit};
 use millstream_runtime::Faults;
 
 /// Sixteen clients with one long beginning.
@@ -49,7 +49,7 @@ fn sixteen_clients_with_one_beginning_cost_one_prompt() {
     }
 }
 
-/// A decode group that knows the beginning pulls the rest only.
+/// A decode group that knows the beginning pulls the rest only, or nothing.
 #[test]
 fn decode_pulls_only_what_it_does_not_know() {
     let resources = resources("tiny-llama");
@@ -59,8 +59,18 @@ fn decode_pulls_only_what_it_does_not_know() {
         world.submit_at(Duration::from_secs(n), request.clone());
     }
     world.run();
-    let decode = world.assembly.gauges.iter().find(|group| group.name == "decode").unwrap();
-    assert_eq!(decode.tokens_found.get(), 15 * 160);
+    let found = |world: &World| {
+        let decode = world.assembly.gauges.iter().find(|group| group.name == "decode");
+        decode.map(|group| group.tokens_found.get())
+    };
+    assert_eq!(found(&world), Some(15 * 160));
+    let Prompt::Tokens(prompt) = &requests[0].prompt else { panic!("prompts are tokens here") };
+    let whole = submit(17, &prompt[..160], 6);
+    world.submit_at(Duration::from_secs(100), whole.clone());
+    world.run();
+    assert_eq!(found(&world), Some(16 * 160), "every block of this prompt is full and known");
+    assert_eq!(world.answers[&RequestId(17)], alone(&resources, &[whole])[&RequestId(17)]);
+    world.assert_quiet("nothing was pulled");
 }
 
 /// Two beginnings, two groups: each goes where it went before, unless that group has too much to do.

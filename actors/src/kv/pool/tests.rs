@@ -129,6 +129,24 @@ fn a_scan_of_ten_times_the_memory_leaves_a_hot_prefix_in_place() {
     assert_eq!(come(&mut pool, &hot, owner(3)).unwrap().1, 20);
 }
 
+/// Where all of the memory was used again, what is new still has a fifth of it to be asked for a second time.
+#[test]
+fn what_is_new_has_its_chance_beside_what_is_hot() {
+    let mut pool = Pool::new(50);
+    let comes = |pool: &mut Pool, prompt: u32, blocks, user| {
+        let (table, found) = come(pool, &names(prompt, blocks), owner(user)).unwrap();
+        pool.give_back(table, owner(user));
+        found
+    };
+    for user in [1, 2, 3] {
+        comes(&mut pool, 0, 50, user);
+    }
+    assert_eq!(comes(&mut pool, 1, 8, 4), 0);
+    assert_eq!(comes(&mut pool, 2, 2, 5), 0);
+    assert_eq!(comes(&mut pool, 1, 8, 6), 8, "what came in between took the memory of others");
+    assert_eq!(comes(&mut pool, 0, 50, 7), 40);
+}
+
 /// What was hot and is asked for no more makes room for what is hot now.
 #[test]
 fn a_prefix_that_has_gone_cold_goes_in_the_end() {
@@ -185,7 +203,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn blocks_are_given_up_in_the_order_of_the_plain_lists(blocks in 1usize..12, ops in proptest::collection::vec((0u8..4, 0u32..12), 1..200)) {
+    fn blocks_are_given_up_in_the_order_of_the_plain_lists(blocks in 1usize..12, ops in proptest::collection::vec((0u8..10, 0u32..12), 1..200)) {
         let (mut idle, mut plain) = (Idle::new(blocks), Plain::default());
         let mut waits: BTreeSet<BlockId> = BTreeSet::new();
         for (op, block) in ops {
@@ -194,7 +212,7 @@ proptest! {
                 let gone = idle.give_up();
                 prop_assert_eq!(gone, plain.give_up());
                 gone.map(|gone| waits.remove(&gone));
-            } else if op == 1 {
+            } else if op < 5 {
                 idle.reuse(block);
                 plain.reuse(block);
                 waits.remove(&block);
