@@ -9,9 +9,10 @@ use std::time::Duration;
 use millstream_actors::assemble::{Assembly, Doors, Driver, Resources, assemble};
 use millstream_actors::rank::StepCost;
 use millstream_actors::request::{Outcome, Reply, RequestId, Submit};
+use millstream_actors::sched::Reused;
 use millstream_runtime::sim::{self, Faults, Sim, SimOptions};
 use millstream_runtime::{Inlet, Outlet, Time};
-use millstream_topology::Plan;
+use millstream_topology::{Plan, Settings};
 
 use crate::mill;
 
@@ -42,7 +43,8 @@ pub struct SimulateOptions {
     pub faults: bool,
 }
 
-/// Runs the plan once, and once more without faults and without impatient clients where there is something to compare.
+/// Runs the plan once, and once more without faults, without impatient clients and with every sequence computing all of
+/// its own blocks: whatever it went through, an answer must be the same.
 ///
 /// # Errors
 /// The plan cannot be built with this model.
@@ -60,11 +62,22 @@ pub struct SimulateOptions {
 /// ```
 pub fn simulate(plan: &Plan, resources: &Resources, options: &SimulateOptions) -> anyhow::Result<Report> {
     let visits = load::draw(options.seed, options.requests);
-    let calm =
-        Run::of(plan, resources, Weather { seed: options.seed, faults: None }, &load::patient(&visits))?;
+    let weather = Weather { seed: options.seed, faults: None };
+    let calm = Run::of(&without_reuse(plan), resources, weather, &load::patient(&visits))?;
     let faults = options.faults.then(|| faults(plan, options.seed)).transpose()?;
     let run = Run::of(plan, resources, Weather { seed: options.seed, faults }, &visits)?;
     Ok(Report::new(options.seed, &calm, run))
+}
+
+/// The same plan, where nothing is computed for another.
+fn without_reuse(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    for actor in &mut plan.actors {
+        if let Settings::Prefill(group) | Settings::Decode(group) = &mut actor.settings {
+            group.prefix_reuse = false;
+        }
+    }
+    plan
 }
 
 /// Faults of a seed, on what this graph claims to survive without a client noticing: the gateway holds the streams, so
@@ -107,6 +120,8 @@ pub(crate) struct Run {
     pub(crate) restarts: u64,
     pub(crate) failed: Option<String>,
     pub(crate) ledgers: Vec<Ledger>,
+    /// Tokens that groups looked for, and those they found.
+    pub(crate) reused: Reused,
     pub(crate) digest: u64,
 }
 
@@ -132,6 +147,10 @@ impl Run {
             restarts: restarts(&sim),
             failed: sim.failed().map(|exit| format!("{exit:?}")),
             ledgers: gauges.iter().map(|group| Ledger::of(group)).collect(),
+            reused: Reused {
+                sought: gauges.iter().map(|group| group.tokens_sought.get()).sum(),
+                found: gauges.iter().map(|group| group.tokens_found.get()).sum(),
+            },
             digest: sim.digest(),
             heard,
         })

@@ -30,7 +30,14 @@ async fn a_stream_has_the_order_of_the_api() {
     }
     let whole = house.whole(&say("Hello there.", json!({"max_tokens": 12}))).await;
     assert_eq!(whole["choices"][0]["message"]["content"], text_of(&events));
-    assert_eq!(whole["usage"], usage["usage"]);
+    // The second time, what the first left behind is found: whole blocks, and never the last token.
+    let found = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let prompt = usage["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt > 16, "a block at least");
+    assert_eq!((found(&usage["usage"]), found(&whole["usage"])), (0, (prompt - 1) / 16 * 16));
+    for count in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        assert_eq!(whole["usage"][count], usage["usage"][count]);
+    }
     house.server.stop().await;
 }
 
@@ -205,6 +212,8 @@ async fn health_and_metrics_show_the_groups() {
         "millstream_requests_total{outcome=\"finished\"} 1",
         "millstream_first_token_seconds_count 1",
         "millstream_group_blocks_used{group=\"decode\"} 0",
+        "millstream_prefix_found_tokens_total{group=\"prefill\"} 0",
+        "millstream_prefix_evicted_blocks_total{group=\"decode\"} 0",
         "millstream_lane_depth{lane=\"http.submit\"} 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");

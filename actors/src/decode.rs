@@ -1,8 +1,9 @@
 //! decode: takes over computed prompts, pulls their blocks, and computes a token each step. A joined group computes
 //! prompts as well and needs no handover.
 //!
-//! A handover is refused when there is no room; it comes again. Blocks are pulled in pieces, and the lease is
-//! acknowledged when the last piece is here, so that prefill gets its memory back as early as possible.
+//! A handover is refused when there is no room; it comes again. Blocks that are here already are not pulled; the others
+//! come in pieces, and the lease is acknowledged when the last piece is here, so that prefill gets its memory back as
+//! early as possible.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ impl Decode {
     }
 
     fn handover(&mut self, handover: Handover, ctx: &mut Ctx<'_>) {
-        let Handover { request, answer, logprobs, prefill, lease, blocks, until } = handover;
+        let Handover { request, answer, logprobs, cached, prefill, lease, blocks, until } = handover;
         let sequence = request.sequence();
         if self.group.tombstones.covers(sequence) {
             return self.say(prefill, LeaseMessage::Ack { lease });
@@ -59,13 +60,29 @@ impl Decode {
         if self.group.scheduler.knows(sequence) || ctx.now() >= until {
             return; // a late twin: the lease it names has ended or will
         }
-        if !self.group.scheduler.adopt(&request, &answer) {
+        let Some(here) = self.group.scheduler.adopt(&request, &answer, cached) else {
             return self.say(prefill, LeaseMessage::Refuse { lease });
+        };
+        let here = here as u32;
+        ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks - here) });
+        self.group.resend(&request, &answer, (logprobs, cached));
+        self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here, until });
+        self.pull(prefill, lease, ctx);
+    }
+
+    /// Asks for the next piece; when all are here, the sequence starts and the lease ends.
+    fn pull(&mut self, prefill: usize, lease: LeaseId, ctx: &mut Ctx<'_>) {
+        let Some(&Arrival { sequence, blocks, here, .. }) = self.arrivals.get(&(prefill, lease)) else {
+            return;
+        };
+        if here < blocks {
+            let count = PIECE.min(blocks - here);
+            return self.say(prefill, LeaseMessage::Pull { lease, first: here, count });
         }
-        ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks) });
-        self.group.resend(&request, &answer, logprobs);
-        self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here: 0, until });
-        self.say(prefill, LeaseMessage::Pull { lease, first: 0, count: PIECE.min(blocks) });
+        self.arrivals.remove(&(prefill, lease));
+        self.group.scheduler.start(sequence);
+        ctx.event(Event::Stage { request: sequence.request.0, stage: "arrived", value: u64::from(blocks) });
+        self.say(prefill, LeaseMessage::Ack { lease });
     }
 
     /// A piece of a prompt is here, or its lease has ended. A piece nobody waits for is passed over.
@@ -81,16 +98,8 @@ impl Decode {
             return;
         }
         arrival.here += data.len() as u32;
-        let (here, all) = (arrival.here, arrival.blocks);
         self.group.scheduler.import(sequence, first as usize, data);
-        if here < all {
-            return self
-                .say(prefill, LeaseMessage::Pull { lease, first: here, count: PIECE.min(all - here) });
-        }
-        self.arrivals.remove(&(prefill, lease));
-        self.group.scheduler.start(sequence);
-        ctx.event(Event::Stage { request: sequence.request.0, stage: "arrived", value: u64::from(all) });
-        self.say(prefill, LeaseMessage::Ack { lease });
+        self.pull(prefill, lease, ctx);
     }
 
     fn say(&mut self, prefill: usize, message: LeaseMessage) {

@@ -25,14 +25,22 @@ struct Stream {
     tokens: u32,
     /// Bytes that came out of it.
     bytes: usize,
+    /// Tokens of the prompt that were not computed, as the last token said.
+    cached: u32,
     ahead: BTreeMap<u32, Token>,
 }
 
 impl Stream {
     fn open(request: &Arc<Request>, tokenizer: &Tokenizer) -> Self {
         let text = TextStream::new(request.stops.to_vec()).expect("the tokenizer refuses bad stop strings");
-        let mut stream =
-            Self { request: Arc::clone(request), text, tokens: 0, bytes: 0, ahead: BTreeMap::new() };
+        let mut stream = Self {
+            request: Arc::clone(request),
+            text,
+            tokens: 0,
+            bytes: 0,
+            cached: 0,
+            ahead: BTreeMap::new(),
+        };
         for &id in request.sent.iter() {
             stream.bytes += stream.push(id, tokenizer).text.len();
         }
@@ -62,6 +70,7 @@ impl Stream {
         let mut piece = Piece {
             sequence,
             prompt_tokens,
+            cached_tokens: 0,
             position: self.tokens,
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -73,10 +82,12 @@ impl Stream {
             self.take(token, &mut piece, tokenizer);
         }
         self.bytes += piece.text.len();
+        piece.cached_tokens = self.cached;
         (!piece.tokens.is_empty()).then_some(piece)
     }
 
     fn take(&mut self, token: Token, piece: &mut Piece, tokenizer: &Tokenizer) {
+        self.cached = token.cached;
         piece.tokens.push(token.id);
         let end = token.finish == Some(Finish::Stop);
         if end {

@@ -52,6 +52,8 @@ struct Stream {
     attempt: u32,
     deadline: Time,
     prompt_tokens: u32,
+    /// As the attempt said that brought the first token.
+    cached_tokens: u32,
     /// Tokens delivered.
     tokens: Vec<u32>,
     /// Bytes of text delivered.
@@ -97,7 +99,9 @@ impl Gateway {
         }
         ctx.event(Event::Stage { request: request.0, stage: "submit", value: 0 });
         let (tokens, again) = (Vec::new(), None);
-        let stream = Stream { submit, attempt: 0, deadline, prompt_tokens: 0, tokens, bytes: 0, again };
+        let (prompt_tokens, cached_tokens) = (0, 0);
+        let stream =
+            Stream { submit, attempt: 0, deadline, prompt_tokens, cached_tokens, tokens, bytes: 0, again };
         self.streams.insert(request, stream);
         self.timers.insert((deadline, request));
     }
@@ -120,6 +124,9 @@ impl Gateway {
         let request = sequence.request;
         let Some(stream) = self.streams.get_mut(&request) else { return };
         stream.prompt_tokens = piece.prompt_tokens;
+        if stream.tokens.is_empty() {
+            stream.cached_tokens = piece.cached_tokens;
+        }
         if !stream.news(&mut piece) {
             return self.lose(SequenceId { attempt: u32::MAX, ..sequence }, ctx);
         }
@@ -203,8 +210,9 @@ impl Gateway {
         if let Some(at) = stream.again {
             self.timers.remove(&(at, request));
         }
-        let (prompt_tokens, completion_tokens) = (stream.prompt_tokens, stream.tokens.len() as u32);
-        let usage = Usage { prompt_tokens, completion_tokens, ..Usage::default() };
+        let Stream { prompt_tokens, cached_tokens, .. } = stream;
+        let completion_tokens = stream.tokens.len() as u32;
+        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
         ctx.event(Event::Stage {
             request: request.0,
             stage: "end",

@@ -10,6 +10,8 @@ pub struct GroupGauges {
     pub name: String,
     /// Blocks somebody owns now.
     pub blocks_used: Gauge,
+    /// Blocks that nobody owns and that may be used again.
+    pub blocks_cached: Gauge,
     /// Blocks in all.
     pub blocks_total: Gauge,
     /// Leases whose blocks are not free yet.
@@ -24,6 +26,12 @@ pub struct GroupGauges {
     pub tokens: Gauge,
     /// Sequences that lost their blocks to an older one since start.
     pub preemptions: Gauge,
+    /// Tokens of sequences that began, since start.
+    pub tokens_sought: Gauge,
+    /// Those of them whose entries were found and not computed.
+    pub tokens_found: Gauge,
+    /// Cached blocks whose memory was wanted, since start.
+    pub evictions: Gauge,
 }
 
 /// One number.

@@ -127,12 +127,17 @@ impl Group {
         self.ended.push(Ended { sequence, how });
     }
 
-    /// Sends the token that prefill chose once more when its sequence is taken over: the first one dies with prefill if
-    /// that dies before it arrives, and what comes twice is dropped.
-    pub fn resend(&mut self, request: &Arc<Request>, answer: &[u32], logprobs: Option<Arc<Logprobs>>) {
+    /// Sends the tokens of a sequence that was taken over once more: those that prefill sent die with it if it dies
+    /// before they arrive, and what comes twice is dropped. `how` belongs to them: logprobs, and tokens that were found.
+    pub fn resend(
+        &mut self,
+        request: &Arc<Request>,
+        answer: &[u32],
+        (logprobs, cached): (Option<Arc<Logprobs>>, u32),
+    ) {
         let token = |(position, &id)| {
             let (request, logprobs) = (Arc::clone(request), logprobs.clone());
-            Token { request, position, id, logprobs, finish: None }
+            Token { request, position, id, logprobs, finish: None, cached }
         };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
@@ -178,6 +183,10 @@ impl Group {
         gauges.running.set(scheduler.count(Phase::Running) + scheduler.count(Phase::Arriving));
         gauges.waiting.set(scheduler.count(Phase::Waiting));
         gauges.preemptions.set(scheduler.preemptions() as usize);
+        gauges.blocks_cached.set(scheduler.pool().cached());
+        gauges.evictions.set(scheduler.pool().evictions() as usize);
+        gauges.tokens_sought.set(scheduler.reused().sought as usize);
+        gauges.tokens_found.set(scheduler.reused().found as usize);
     }
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {

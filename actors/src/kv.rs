@@ -1,12 +1,16 @@
 //! KV memory as the schedulers see it: numbers, owners and rights, no bytes.
 //!
-//! [`Pool`] is the ledger: every block has exactly one owner at every moment, and giving back what one does not own is a
-//! bug that stops the seat. [`Leases`] say who else may read a block, until when; a lease carries a fence, so that a
-//! message about an ended lease can never be taken for one about a new lease.
+//! [`Pool`] is the ledger: a block that is written has exactly one owner, a full one may be shared and is found again by
+//! its [`BlockHash`], and giving back what one does not own is a bug that stops the seat. [`Leases`] say who else may
+//! read a block, until when; a lease carries a fence, so that a message about an ended lease can never be taken for one
+//! about a new lease.
 
+mod hash;
+mod idle;
 mod lease;
 mod pool;
 
+pub use hash::{BlockHash, HashChain};
 pub use lease::{Lease, LeaseId, Leases, NewLease, Stale};
 pub use pool::{BlockId, Owner, Pool};
 

@@ -56,6 +56,8 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// Tokens of the prompt, for the usage.
     pub prompt_tokens: u32,
+    /// How many of them were found in KV memory, not computed.
+    pub cached_tokens: u32,
     /// Place of `tokens[0]` in the answer, counted from 0.
     pub position: u32,
     /// Ids of the answer.
@@ -187,6 +189,8 @@ pub struct Handover {
     pub answer: Vec<u32>,
     /// How likely the last of them was, where that was asked for.
     pub logprobs: Option<Arc<Logprobs>>,
+    /// Tokens of the prompt that prefill found in its memory.
+    pub cached: u32,
     /// Which prefill group leases, by number.
     pub prefill: usize,
     /// The right to read.
@@ -373,4 +377,6 @@ pub struct Token {
     pub logprobs: Option<Arc<Logprobs>>,
     /// Set on the last one.
     pub finish: Option<Finish>,
+    /// Tokens of the prompt whose entries were found, not computed.
+    pub cached: u32,
 }

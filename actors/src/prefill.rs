@@ -39,6 +39,8 @@ struct Parked {
     request: Arc<Request>,
     answer: Vec<u32>,
     logprobs: Option<Arc<Logprobs>>,
+    /// Tokens of the prompt that were found here.
+    cached: u32,
     blocks: u32,
     reader: usize,
     /// Not before this time; `None` while the offer is with the decode group.
@@ -135,9 +137,9 @@ impl Prefill {
 
     fn grant(&mut self, sequence: SequenceId, reader: usize, ctx: &mut Ctx<'_>) {
         let Some(detached) = self.group.scheduler.detach(sequence) else { return };
-        let Detached { request, answer, logprobs, blocks } = detached;
-        let again = Some(ctx.now());
-        let parked = Parked { blocks: blocks.len() as u32, reader, answer, logprobs, again, request };
+        let Detached { request, answer, logprobs, cached, blocks } = detached;
+        let (count, again) = (blocks.len() as u32, Some(ctx.now()));
+        let parked = Parked { blocks: count, reader, answer, logprobs, cached, again, request };
         let lease = NewLease { sequence, blocks, reader, until: parked.request.deadline };
         let id = self.leases.grant(self.group.scheduler.pool_mut(), ctx.now(), lease);
         self.handovers.insert(id, parked);
@@ -157,6 +159,7 @@ impl Prefill {
                 request: Arc::clone(&parked.request),
                 answer: parked.answer.clone(),
                 logprobs: parked.logprobs.clone(),
+                cached: parked.cached,
                 prefill: self.number,
                 lease: id,
                 blocks: parked.blocks,

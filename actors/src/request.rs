@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use millstream_runtime::Time;
 
+use crate::kv::BlockHash;
+
 /// Names one request for the life of the running graph; the shell counts them up from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -112,6 +114,8 @@ pub struct Request {
     pub attempt: u32,
     /// Token ids of the prompt, never empty.
     pub prompt: Arc<[u32]>,
+    /// Hashes of the prompt's full blocks; none where no group reuses blocks.
+    pub hashes: Arc<[BlockHash]>,
     /// Token ids of the answer that an earlier attempt delivered.
     pub sent: Arc<[u32]>,
     /// See [`Submit::family`].
@@ -191,8 +195,8 @@ pub enum Outcome {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// How many of them were not computed because their blocks were there already.
-    pub cached: u32,
+    /// How many of them were found in KV memory by the attempt that brought the first token.
+    pub cached_tokens: u32,
     /// Tokens of the answer, an end token included.
     pub completion_tokens: u32,
 }

@@ -1,5 +1,7 @@
 //! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
-//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals.
+//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals. A
+//! prefill group that was last sent a prompt that begins alike is taken before the least loaded one, unless more waits
+//! there than its blocks save.
 //!
 //! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
 
@@ -7,11 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use beginnings::Beginnings;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Refusal, Request, RequestId};
+
+mod beginnings;
 
 /// What a request is told when every lane is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -69,6 +74,8 @@ struct Route {
 pub struct Router {
     prefills: Vec<Load>,
     decodes: Vec<Load>,
+    /// Of the prompts that prefill groups computed.
+    beginnings: Beginnings,
     lanes: RouterLanes,
     routes: BTreeMap<RequestId, Route>,
     deadlines: BTreeSet<(Time, RequestId)>,
@@ -81,6 +88,7 @@ impl Router {
         Self {
             prefills: prefills.into_iter().map(Load::from).collect(),
             decodes: decodes.into_iter().map(Load::from).collect(),
+            beginnings: Beginnings::default(),
             lanes,
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -103,15 +111,30 @@ impl Router {
             return self.refuse(sequence);
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "route", value: decode as u64 });
+        if let Some(number) = prefill {
+            self.beginnings.learn(&request.hashes, number);
+        }
         self.remember(&request, prefill, decode);
     }
 
-    /// The groups that a request's family is on, or else the least loaded ones.
+    /// The groups that a request's family is on, or else those picked for it alone.
     fn groups_for(&self, request: &Request) -> (Option<usize>, Option<usize>) {
         let related = |route: &&Route| request.family.is_some() && route.family == request.family;
         let family = || self.routes.values().filter(related);
-        let prefill = family().find_map(|route| route.prefill).or_else(|| least(&self.prefills));
+        let prefill = family().find_map(|route| route.prefill).or_else(|| self.pick(request));
         (prefill, family().map(|route| route.decode).next().or_else(|| least(&self.decodes)))
+    }
+
+    /// The group that computes a prompt; none when decode computes it, joined.
+    fn pick(&self, request: &Request) -> Option<usize> {
+        let least = least(&self.prefills)?;
+        let waits = |number: usize| self.prefills[number].outstanding;
+        let worth = |&(number, blocks): &(usize, usize)| {
+            let saved = request.prompt.len() * blocks / request.hashes.len();
+            waits(number) <= waits(least) + saved as u64
+        };
+        let known = self.beginnings.find(&request.hashes).filter(worth);
+        Some(known.map_or(least, |(number, _)| number))
     }
 
     fn remember(&mut self, request: &Request, prefill: Option<usize>, decode: usize) {

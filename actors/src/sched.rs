@@ -5,8 +5,9 @@
 //! preemption are one case. Rules, in order:
 //! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
 //!    `chunk_tokens`;
-//! 2. waiting sequences in order of arrival, none overtakes; one starts when blocks for all its tokens are free;
-//! 3. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
+//! 2. waiting sequences in order of arrival, none overtakes; one starts when blocks for all its tokens can be had;
+//! 3. blocks that hold the beginning of a sequence are shared, not computed again (`sched/reuse.rs` says how);
+//! 4. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
 //!    in its old place. The oldest therefore always gets on, and a preempted answer goes on with the tokens it would
 //!    have had, since those depend on the request alone.
 //!
@@ -17,10 +18,15 @@ use std::sync::Arc;
 
 use millstream_runtime::Time;
 
-use crate::kv::{BlockId, Pool, blocks_for};
-use crate::message::{Chosen, Export, Import, Observed, SequenceId, Step, StepDone, StepRow, Token};
+use crate::kv::{BlockId, HashChain, Pool};
+use crate::message::{Chosen, Export, Import, Observed, SequenceId, Step, StepDone, Token};
 use crate::request::{Logprobs, Refusal, Request};
 use crate::sequence::{Phase, Sequence};
+
+mod plan;
+mod reuse;
+
+pub use reuse::Reused;
 
 /// Bounds of one group, from the plan and the model.
 #[derive(Clone, Debug)]
@@ -39,6 +45,8 @@ pub struct Bounds {
     pub end_tokens: Arc<[u32]>,
     /// Whether answers grow here too, or only prompts are computed.
     pub answers: bool,
+    /// Names the blocks, so that they are found again; `None`: every sequence computes its own.
+    pub reuse: Option<HashChain>,
 }
 
 /// What a step brought.
@@ -58,6 +66,8 @@ pub struct Detached {
     pub answer: Vec<u32>,
     /// How likely the last of them was, where that was asked for.
     pub logprobs: Option<Arc<Logprobs>>,
+    /// Tokens of the prompt that were found here.
+    pub cached: u32,
     /// Its block table.
     pub blocks: Vec<BlockId>,
 }
@@ -81,6 +91,7 @@ pub struct Scheduler {
     flight: Option<Flight>,
     steps: u64,
     preemptions: u64,
+    reused: Reused,
 }
 
 impl Scheduler {
@@ -98,6 +109,7 @@ impl Scheduler {
             flight: None,
             steps: 0,
             preemptions: 0,
+            reused: Reused::default(),
         }
     }
 
@@ -108,28 +120,27 @@ impl Scheduler {
         if self.count(Phase::Waiting) >= self.bounds.waiting_max {
             return Err(Refusal::Overload { retry_after });
         }
-        self.insert(Sequence::new(request, &sent));
+        self.insert(Sequence::new(request, &sent, self.bounds.reuse.as_ref()));
         Ok(())
     }
 
-    /// Takes a sequence whose first `tokens − 1` entries another group has computed; blocks for them are reserved, their
-    /// bytes come with [`Scheduler::import`]. False when there is no room now.
-    pub fn adopt(&mut self, request: &Arc<Request>, answer: &[u32]) -> bool {
-        let mut sequence = Sequence::new(Arc::clone(request), answer);
-        sequence.computed = sequence.tokens.len() - 1;
-        let owning = self.count(Phase::Running) + self.count(Phase::Arriving);
-        let wanted = blocks_for(sequence.tokens.len(), self.bounds.block_size);
-        if self.check_reach(request).is_err()
-            || owning >= self.bounds.sequences_max
-            || !self.roomy(wanted, owning)
-        {
-            return false;
+    /// Takes a sequence whose first `tokens − 1` entries another group has computed. Says how many of their blocks are
+    /// here already; the others are reserved, and their bytes come with [`Scheduler::import`]. `None` when there is no
+    /// room now. `cached` tokens of the prompt were found there.
+    pub fn adopt(&mut self, request: &Arc<Request>, answer: &[u32], cached: u32) -> Option<usize> {
+        if self.check_reach(request).is_err() || self.owning() >= self.bounds.sequences_max {
+            return None;
         }
-        let Some(blocks) = self.pool.take(wanted, sequence.owner()) else { return false };
-        sequence.blocks = blocks;
+        let mut sequence = Sequence::new(Arc::clone(request), answer, self.bounds.reuse.as_ref());
+        if !self.settle(&mut sequence) {
+            return None;
+        }
+        sequence.pass(sequence.tokens.len() - 1);
+        sequence.cached = cached;
         sequence.phase = Phase::Arriving;
+        let here = sequence.sealed;
         self.insert(sequence);
-        true
+        Some(here)
     }
 
     /// Bytes for block number `first`, `first + 1`, … of an adopted sequence. Unknown sequences are passed over.
@@ -209,8 +220,8 @@ impl Scheduler {
         let arrival = self.arrivals.remove(&id)?;
         let sequence = self.sequences.remove(&arrival)?;
         let answer = sequence.answer().to_vec();
-        let Sequence { request, blocks, logprobs, .. } = sequence;
-        Some(Detached { request, answer, logprobs, blocks })
+        let Sequence { request, cached, blocks, logprobs, .. } = sequence;
+        Some(Detached { request, answer, logprobs, cached, blocks })
     }
 
     /// Whether the sequence is here and wanted.
@@ -254,120 +265,19 @@ impl Scheduler {
         self.preemptions
     }
 
-    // ---- planning -------------------------------------------------------------------------------------------------
-
-    fn rows(&mut self) -> (Vec<(u64, usize)>, Vec<StepRow>) {
-        let mut chosen = Vec::new();
-        let mut budget = self.bounds.chunk_tokens;
-        for arrival in self.in_phase(Phase::Running) {
-            self.choose(arrival, &mut budget, &mut chosen);
-        }
-        for arrival in self.in_phase(Phase::Waiting) {
-            if budget == 0 || !self.begin(arrival) {
-                break;
-            }
-            self.choose(arrival, &mut budget, &mut chosen);
-        }
-        let rows = chosen.iter().map(|&(arrival, count)| self.row(arrival, count)).collect();
-        (chosen, rows)
+    /// What was looked for and found so far.
+    pub fn reused(&self) -> Reused {
+        self.reused
     }
-
-    fn in_phase(&self, phase: Phase) -> Vec<u64> {
-        self.sequences.iter().filter(|(_, s)| s.phase == phase).map(|(&arrival, _)| arrival).collect()
-    }
-
-    /// Gives a running sequence its share of the step, if blocks can be had.
-    fn choose(&mut self, arrival: u64, budget: &mut usize, chosen: &mut Vec<(u64, usize)>) {
-        let sequence = &self.sequences[&arrival];
-        if sequence.phase != Phase::Running {
-            return; // preempted while an older one was served
-        }
-        let pending = sequence.pending();
-        let count = if pending == 1 { 1 } else { pending.min(*budget) };
-        if count == 0 || !self.reserve(arrival, sequence.computed + count) {
-            return;
-        }
-        if pending > 1 {
-            *budget -= count;
-        }
-        chosen.push((arrival, count));
-    }
-
-    /// Moves a waiting sequence to the running ones when blocks for all its tokens are free.
-    fn begin(&mut self, arrival: u64) -> bool {
-        let owning = self.count(Phase::Running) + self.count(Phase::Arriving);
-        let sequence = &self.sequences[&arrival];
-        let wanted = blocks_for(sequence.tokens.len(), self.bounds.block_size);
-        if owning >= self.bounds.sequences_max || !self.roomy(wanted, owning) {
-            return false;
-        }
-        let Some(blocks) = self.pool.take(wanted, sequence.owner()) else { return false };
-        let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
-        sequence.blocks = blocks;
-        sequence.phase = Phase::Running;
-        true
-    }
-
-    /// Whether `wanted` blocks leave each of the `owning` sequences one to grow into.
-    fn roomy(&self, wanted: usize, owning: usize) -> bool {
-        let spare = if self.bounds.answers { owning } else { 0 };
-        wanted + spare <= self.pool.free()
-    }
-
-    /// Blocks for `positions` of a running sequence, taken from the youngest if need be. False when that was itself.
-    fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
-        loop {
-            let sequence = &self.sequences[&arrival];
-            let wanted = blocks_for(positions, self.bounds.block_size).saturating_sub(sequence.blocks.len());
-            if let Some(blocks) = self.pool.take(wanted, sequence.owner()) {
-                let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
-                sequence.blocks.extend(blocks);
-                return true;
-            }
-            let youngest = self.in_phase(Phase::Running).last().copied();
-            let youngest = youngest.expect("the sequence that asks is running");
-            self.preempt(youngest);
-            if youngest == arrival {
-                return false;
-            }
-        }
-    }
-
-    fn preempt(&mut self, arrival: u64) {
-        let sequence = self.sequences.get_mut(&arrival).expect("only known sequences are preempted");
-        let owner = sequence.owner();
-        sequence.computed = 0;
-        sequence.phase = Phase::Waiting;
-        self.pool.give_back(std::mem::take(&mut sequence.blocks), owner);
-        self.imports.retain(|(of, _)| *of != arrival);
-        self.preemptions += 1;
-    }
-
-    fn row(&self, arrival: u64, count: usize) -> StepRow {
-        let sequence = &self.sequences[&arrival];
-        let (start, end) = (sequence.computed, sequence.computed + count);
-        let used = blocks_for(end, self.bounds.block_size);
-        let last = end == sequence.tokens.len();
-        let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
-        StepRow {
-            sequence: sequence.id(),
-            tokens: sequence.tokens[start..end].to_vec(),
-            start: start as u32,
-            blocks: sequence.blocks[..used].to_vec(),
-            sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
-            observe: (0..count as u32).filter(wants).collect(),
-        }
-    }
-
-    // ---- bookkeeping ----------------------------------------------------------------------------------------------
 
     fn advance(&mut self, arrival: u64, count: usize, chosen: Option<&Chosen>, applied: &mut Applied) {
         let sequence =
             self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
+        sequence.pass(count);
+        reuse::seal(sequence, &mut self.pool, &self.bounds);
         if sequence.phase == Phase::Doomed {
             return;
         }
-        sequence.computed += count;
         let Some(chosen) = chosen else { return };
         let token = sequence.push(chosen, &self.bounds.end_tokens);
         if token.finish.is_some() {
@@ -384,6 +294,11 @@ impl Scheduler {
             return Err(Refusal::TooLong { tokens: tokens as u64, limit: limit as u64 });
         }
         Ok(())
+    }
+
+    /// Sequences that own blocks.
+    fn owning(&self) -> usize {
+        self.count(Phase::Running) + self.count(Phase::Arriving)
     }
 
     fn insert(&mut self, sequence: Sequence) {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::kv::{BlockId, Owner};
+use crate::kv::{BlockHash, BlockId, HashChain, Owner};
 use crate::message::{Chosen, Sample, SequenceId, Token};
-use crate::request::{Finish, Logprobs, Request};
+use crate::request::{Finish, Logprobs, Observe, Request};
 use crate::sample::Tally;
 
 /// Where a sequence stands in its group.
@@ -22,7 +22,8 @@ pub enum Phase {
 
 /// One sequence. Written by the scheduler alone.
 ///
-/// Invariants: `computed < tokens.len()` unless doomed; `blocks` hold at least `computed` positions while running.
+/// Invariants: `computed < tokens.len()` unless doomed; `blocks` hold at least `computed` positions while running; the
+/// first `sealed` of them are full and are never written again.
 #[derive(Debug)]
 pub struct Sequence {
     /// What is asked.
@@ -33,6 +34,14 @@ pub struct Sequence {
     pub computed: usize,
     /// The block table.
     pub blocks: Vec<BlockId>,
+    /// How many of `blocks`, from the first, are sealed in the ledger.
+    pub sealed: usize,
+    /// Hashes of the full blocks of `tokens`, as far as they are made; none where blocks are not reused.
+    pub hashes: Vec<BlockHash>,
+    /// Tokens of the prompt whose entries were found here and not computed.
+    pub cached: u32,
+    /// The most that `computed` ever was: what is found below was paid for.
+    reached: usize,
     /// Where it stands.
     pub phase: Phase,
     /// What its penalties count, of all of `tokens`.
@@ -42,12 +51,28 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Nothing computed yet; `answer` are the tokens that follow the prompt.
-    pub fn new(request: Arc<Request>, answer: &[u32]) -> Self {
+    /// Nothing computed yet; `answer` are the tokens that follow the prompt, `chain` names its blocks.
+    pub fn new(request: Arc<Request>, answer: &[u32], chain: Option<&HashChain>) -> Self {
         let tokens = [&request.prompt, answer].concat();
         let tally = Arc::new(Tally::new(&request.sampling, &request.prompt, answer));
-        let (blocks, phase) = (Vec::new(), Phase::Waiting);
-        Self { request, tokens, computed: 0, blocks, phase, tally, logprobs: None }
+        let mut hashes = Vec::new();
+        if let Some(chain) = chain {
+            hashes.extend_from_slice(&request.hashes);
+            chain.extend(&mut hashes, &tokens);
+        }
+        Self {
+            request,
+            tokens,
+            computed: 0,
+            blocks: Vec::new(),
+            sealed: 0,
+            hashes,
+            cached: 0,
+            reached: 0,
+            phase: Phase::Waiting,
+            tally,
+            logprobs: None,
+        }
     }
 
     /// Its name.
@@ -63,6 +88,30 @@ impl Sequence {
     /// Tokens that wait for a step; at least 1 while the sequence lives.
     pub fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// Blocks, from the first, that need not be computed if they are found: whole ones, before the last token and before
+    /// the first one whose logits are wanted.
+    pub fn reusable(&self, block_size: u32) -> usize {
+        let observed = match &self.request.observe {
+            Observe::Nothing => usize::MAX,
+            Observe::At(positions) => positions.first().map_or(usize::MAX, |&first| first as usize),
+            Observe::All => 0,
+        };
+        observed.min(self.tokens.len() - 1) / block_size as usize
+    }
+
+    /// The next `positions` were found.
+    pub fn skip(&mut self, positions: usize) {
+        let end = self.computed + positions;
+        self.cached += end.min(self.request.prompt.len()).saturating_sub(self.reached) as u32;
+        self.pass(positions);
+    }
+
+    /// The next `positions` have their entries.
+    pub fn pass(&mut self, positions: usize) {
+        self.computed += positions;
+        self.reached = self.reached.max(self.computed);
     }
 
     /// Tokens after the prompt.
@@ -85,7 +134,8 @@ impl Sequence {
         } else {
             None
         };
-        Token { request: Arc::clone(request), position, id, logprobs: chosen.logprobs.clone(), finish }
+        let (logprobs, cached) = (chosen.logprobs.clone(), self.cached);
+        Token { request: Arc::clone(request), position, id, logprobs, finish, cached }
     }
 
     /// How its next token is chosen. No token that would end it may be, before it is as long as it must be.

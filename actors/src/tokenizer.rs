@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut};
 
+use crate::kv::HashChain;
 use crate::message::{Cause, Failure, SequenceId, Tokenize};
 use crate::prompt::{Encoding, encode, known};
 use crate::request::{Prompt, Refusal, Request, Submit};
@@ -37,20 +38,24 @@ pub struct TokenizerActor {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     reach: Reach,
+    /// Names the blocks of prompts, where some group reuses them.
+    chain: Option<HashChain>,
     lanes: TokenizerLanes,
     /// The last prompt of a family and its ids.
     last: Option<(Arc<Prompt>, Arc<[u32]>)>,
 }
 
 impl TokenizerActor {
-    /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused).
+    /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused), names blocks with
+    /// `chain`.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
         reach: Reach,
+        chain: Option<HashChain>,
         lanes: TokenizerLanes,
     ) -> Self {
-        Self { tokenizer, template, reach, lanes, last: None }
+        Self { tokenizer, template, reach, chain, lanes, last: None }
     }
 
     /// Ids of the prompt. Requests of a family come one after the other and share one prompt, which is encoded once.
@@ -91,10 +96,15 @@ impl TokenizerActor {
                 format!("{} is more than the {tokens_max} tokens the answer may have", submit.tokens_min);
             return Err(Refusal::Field { field: "min_tokens", why });
         }
+        let mut hashes = Vec::new();
+        if let Some(chain) = &self.chain {
+            chain.extend(&mut hashes, &prompt);
+        }
         Ok(Request {
             id: submit.request,
             attempt: message.attempt,
             prompt,
+            hashes: hashes.into(),
             sent: Arc::clone(&message.sent),
             family: submit.family,
             sampling: Arc::new(submit.sampling.clone()),

@@ -14,8 +14,14 @@ use millstream_topology::Plan;
 
 const TOKENS: u32 = 12;
 
+/// Prompts of all lengths, and three that begin, or are, like one of them.
 fn requests() -> Vec<Submit> {
-    (1u64..).zip(prompts()).map(|(id, prompt)| submit(id, &prompt, TOKENS)).collect()
+    let mut prompts = prompts();
+    for (like, same, more) in [(7, 100, 0), (7, 64, 30), (5, 70, 20)] {
+        let beginning = prompts[like][..same].to_vec();
+        prompts.push([beginning, vec![like as u32; more]].concat());
+    }
+    (1u64..).zip(prompts).map(|(id, prompt)| submit(id, &prompt, TOKENS)).collect()
 }
 
 /// Topologies that the seeds take turns at: one group, two groups, small memory, several groups of each.

@@ -1,5 +1,6 @@
 //! The same answer on every path: joined or split, any chunk size, any number of requests sharing the batch, memory so
-//! small that sequences are preempted. Compared token for token with the answer that a request gets alone.
+//! small that sequences are preempted, blocks of earlier requests reused or not. Compared token for token with the
+//! answer that a request gets alone.
 
 mod common;
 
@@ -21,10 +22,11 @@ fn same(name: &str, plans: &[(&str, Plan)]) {
     let expected = alone(&resources, &requests);
     for (what, plan) in plans {
         for together in [1, 4, 16] {
-            let Batch { answers, preempted } = batch(plan, &resources, &requests, together);
+            let Batch { answers, preempted, found } = batch(plan, &resources, &requests, together);
             match *what {
                 "preempted" => assert!(preempted > 0 || together < 16, "memory is too large to preempt"),
-                _ => assert_eq!(preempted, 0, "{what}"),
+                "nothing reused" => assert_eq!((preempted, found), (0, 0)),
+                _ => assert!(preempted == 0 && found > 0, "{what}: {preempted} preempted, {found} found"),
             }
             for (id, answer) in &answers {
                 assert!(matches!(answer.outcome, Some(Outcome::Finished(_))), "{what}: {answer:?}");
@@ -37,6 +39,7 @@ fn same(name: &str, plans: &[(&str, Plan)]) {
 struct Batch {
     answers: BTreeMap<RequestId, Answer>,
     preempted: u64,
+    found: u64,
 }
 
 fn batch(plan: &Plan, resources: &Resources, requests: &[Submit], together: usize) -> Batch {
@@ -46,8 +49,10 @@ fn batch(plan: &Plan, resources: &Resources, requests: &[Submit], together: usiz
     }
     world.run();
     world.assert_quiet("batch");
-    let preempted = world.assembly.gauges.iter().map(|group| group.preemptions.get()).sum();
-    Batch { answers: world.answers, preempted }
+    let gauges = &world.assembly.gauges;
+    let preempted = gauges.iter().map(|group| group.preemptions.get()).sum();
+    let found = gauges.iter().map(|group| group.tokens_found.get()).sum();
+    Batch { answers: world.answers, preempted, found }
 }
 
 fn plans() -> Vec<(&'static str, Plan)> {
@@ -61,6 +66,7 @@ fn plans() -> Vec<(&'static str, Plan)> {
         ("split, whole", plan("chunk_tokens = 4096", "joined = false")),
         ("two of each", plan("groups = 2", "groups = 2\njoined = false")),
         ("preempted", plan("block_size = 4", "joined = true\nblock_size = 4\nmemory = \"400KiB\"")),
+        ("nothing reused", plan("prefix_reuse = false", "joined = false\nprefix_reuse = false")),
         ("other blocks", plan("block_size = 8", "joined = false\nblock_size = 8")),
     ]
 }

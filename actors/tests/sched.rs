@@ -1,235 +1,91 @@
 //! The scheduler against a memory that remembers: every row must find, in its block table, exactly the tokens before it.
 //! A block that is freed too early, shared by mistake or lost in a preemption shows as a foreign token.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+#[path = "common/world.rs"]
+mod world;
+
 use std::time::Duration;
 
-use millstream_actors::kv::BlockId;
-use millstream_actors::message::{Chosen, SequenceId, Step, StepDone};
-use millstream_actors::request::{Finish, Observe, Request, RequestId, Sampling};
+use millstream_actors::message::SequenceId;
+use millstream_actors::request::{Observe, Request, RequestId};
 use millstream_actors::sched::{Bounds, Scheduler};
-use millstream_actors::sequence::Phase;
-use millstream_runtime::Time;
 use proptest::prelude::*;
+use world::{World, bounds, request};
 
-const END: u32 = 999;
-
-fn request(id: u64, prompt: usize, tokens_max: u32) -> Arc<Request> {
-    Arc::new(Request {
-        id: RequestId(id),
-        attempt: 0,
-        prompt: (0..prompt as u32).map(|n| (id as u32) * 100 + n).collect(),
-        sent: Arc::from([]),
-        family: None,
-        sampling: Sampling::GREEDY.into(),
-        tokens_max,
-        tokens_min: 0,
-        stops: Arc::from([]),
-        stop_tokens: Arc::from([]),
-        ignore_end: false,
-        logprobs: None,
-        deadline: Time::from_nanos(u64::MAX),
-        observe: Observe::Nothing,
-    })
+/// A prompt of which the first `shared` tokens are those of all prompts.
+fn prompt(id: u64, shared: usize, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|n| if (n as usize) < shared { n } else { (id as u32) * 100 + n }).collect()
 }
 
-/// The token a model would choose: a function of the tokens before it.
-fn chosen(history: &[u32]) -> u32 {
-    let sum = history.iter().fold(7u32, |sum, token| sum.wrapping_mul(31).wrapping_add(*token));
-    if sum.is_multiple_of(37) { END } else { sum % 900 }
-}
-
-/// What the sequence must become, computed alone.
-fn alone(request: &Request) -> Vec<u32> {
-    let mut tokens = request.prompt.to_vec();
-    let mut answer = Vec::new();
-    while answer.len() < request.tokens_max as usize && answer.last() != Some(&END) {
-        let next = chosen(&tokens);
-        tokens.push(next);
-        answer.push(next);
-    }
-    answer
-}
-
-/// KV memory that holds the token of every position.
-struct Memory {
-    block_size: u32,
-    cells: BTreeMap<(BlockId, u32), u32>,
-}
-
-impl Memory {
-    fn cell(&self, blocks: &[BlockId], position: u32) -> (BlockId, u32) {
-        (blocks[(position / self.block_size) as usize], position % self.block_size)
-    }
-
-    fn run(&mut self, step: &Step) -> StepDone {
-        for row in &step.rows {
-            for (position, &token) in (row.start..).zip(&row.tokens) {
-                let cell = self.cell(&row.blocks, position);
-                self.cells.insert(cell, token);
-            }
-        }
-        let tokens = step.rows.iter().map(|row| {
-            let end = row.start + row.tokens.len() as u32;
-            let history: Vec<u32> = (0..end).map(|p| self.cells[&self.cell(&row.blocks, p)]).collect();
-            row.sample.as_ref().map(|_| Chosen { id: chosen(&history), logprobs: None })
-        });
-        StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
-    }
-}
-
-struct World {
-    scheduler: Scheduler,
-    memory: Memory,
-    bounds: Bounds,
-    flight: Option<Step>,
-    answers: BTreeMap<SequenceId, Vec<u32>>,
-    requests: BTreeMap<SequenceId, Arc<Request>>,
-    finished: usize,
-}
-
-impl World {
-    fn new(bounds: Bounds) -> Self {
-        let memory = Memory { block_size: bounds.block_size, cells: BTreeMap::new() };
-        Self {
-            scheduler: Scheduler::new(bounds.clone()),
-            memory,
-            bounds,
-            flight: None,
-            answers: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            finished: 0,
-        }
-    }
-
-    fn add(&mut self, request: Arc<Request>) {
-        if self.scheduler.add(Arc::clone(&request), Duration::from_secs(1)).is_ok() {
-            self.requests.insert(request.sequence(), request);
-        }
-    }
-
-    fn abort(&mut self, nth: usize) {
-        let known: Vec<SequenceId> = self.scheduler.select(|_| true);
-        if !known.is_empty() {
-            let id = known[nth % known.len()];
-            assert!(self.scheduler.abort(id));
-            self.requests.remove(&id);
-        }
-    }
-
-    fn plan(&mut self) {
-        if self.flight.is_none()
-            && let Some(step) = self.scheduler.plan()
-        {
-            let prompts = step.rows.iter().map(|row| row.tokens.len()).filter(|&n| n > 1);
-            assert!(prompts.sum::<usize>() <= self.bounds.chunk_tokens, "the budget of a step");
-            assert!(step.rows.len() <= self.bounds.sequences_max);
-            self.flight = Some(step);
-        }
-    }
-
-    fn done(&mut self) {
-        let Some(step) = self.flight.take() else { return };
-        let mut done = self.memory.run(&step);
-        for token in self.scheduler.apply(&mut done).tokens {
-            let id = token.request.sequence();
-            let answer = self.answers.entry(id).or_default();
-            assert_eq!(token.position as usize, answer.len(), "tokens come in order, none twice");
-            answer.push(token.id);
-            if let Some(finish) = token.finish {
-                assert_eq!(answer, &alone(&self.requests[&id]), "the answer it gives alone");
-                assert_eq!(finish == Finish::Stop, token.id == END);
-                self.finished += 1;
-                self.requests.remove(&id);
-            }
-        }
-    }
-
-    fn check(&self) {
-        let pool = self.scheduler.pool();
-        assert_eq!(pool.total(), self.bounds.blocks);
-        assert!(self.scheduler.count(Phase::Waiting) <= self.bounds.waiting_max + self.bounds.sequences_max);
-    }
+fn sequence(id: u64) -> SequenceId {
+    SequenceId { request: RequestId(id), attempt: 0 }
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    Add { prompt: usize, tokens: u32 },
+    Add { shared: usize, prompt: usize, tokens: u32 },
+    Adopt { shared: usize, prompt: usize, tokens: u32 },
+    Arrive,
     Abort(usize),
     Plan,
     Done,
 }
 
 fn op() -> impl Strategy<Value = Op> {
+    let numbers = || (0usize..40, 1usize..40, 1u32..24);
     prop_oneof![
-        2 => (1usize..40, 1u32..24).prop_map(|(prompt, tokens)| Op::Add { prompt, tokens }),
+        2 => numbers().prop_map(|(shared, prompt, tokens)| Op::Add { shared, prompt, tokens }),
+        1 => numbers().prop_map(|(shared, prompt, tokens)| Op::Adopt { shared, prompt, tokens }),
+        2 => Just(Op::Arrive),
         1 => (0usize..8).prop_map(Op::Abort),
         5 => Just(Op::Plan),
         5 => Just(Op::Done),
     ]
 }
 
-fn bounds() -> impl Strategy<Value = Bounds> {
-    (1usize..50, 1usize..6, 1usize..8, 1u32..9, 8usize..40).prop_map(
-        |(chunk_tokens, sequences_max, waiting_max, block_size, blocks)| Bounds {
+fn any_bounds() -> impl Strategy<Value = Bounds> {
+    (1usize..50, 1usize..6, 1usize..8, 1u32..9, 8usize..40, any::<bool>()).prop_map(
+        |(chunk_tokens, sequences_max, waiting_max, block_size, blocks, reuse)| Bounds {
             chunk_tokens,
             sequences_max,
             waiting_max,
-            block_size,
-            blocks,
-            end_tokens: Arc::from([END]),
-            answers: true,
+            ..bounds(reuse, block_size, blocks)
         },
     )
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_sequence_gives_the_answer_it_gives_alone(bounds in bounds(), ops in proptest::collection::vec(op(), 1..200)) {
+    fn every_sequence_gives_the_answer_it_gives_alone(bounds in any_bounds(), ops in proptest::collection::vec(op(), 1..200)) {
         let mut world = World::new(bounds);
         for (id, op) in (1u64..).zip(ops) {
             match op {
-                Op::Add { prompt, tokens } => world.add(request(id, prompt, tokens)),
+                Op::Add { shared, prompt: length, tokens } => world.add(request(id, &prompt(id, shared, length), tokens)),
+                Op::Adopt { shared, prompt: length, tokens } => world.adopt(request(id, &prompt(id, shared, length), tokens)),
+                Op::Arrive => world.arrive(),
                 Op::Abort(nth) => world.abort(nth),
                 Op::Plan => world.plan(),
                 Op::Done => world.done(),
             }
             world.check();
         }
-        // Whatever is left finishes in bounded time, and then every block is free.
-        for _ in 0..20_000 {
-            world.plan();
-            if world.flight.is_none() {
-                break;
-            }
-            world.done();
-        }
-        prop_assert!(world.flight.is_none() && world.requests.is_empty(), "stuck: {:?}", world.requests.keys());
+        // Whatever is left finishes in bounded time, and then nobody owns a block.
+        prop_assert!(world.finish(), "stuck: {:?}", world.requests.keys());
         prop_assert_eq!(world.scheduler.pool().used(), 0);
+        world.check();
     }
 }
 
 #[test]
 fn the_oldest_keeps_its_pace_when_memory_runs_out() {
-    let bounds = Bounds {
-        chunk_tokens: 16,
-        sequences_max: 4,
-        waiting_max: 4,
-        block_size: 2,
-        blocks: 14,
-        end_tokens: Arc::from([]),
-        answers: true,
-    };
-    let mut world = World::new(bounds);
+    let mut world = World::new(Bounds { end_tokens: [].into(), ..bounds(false, 2, 14) });
     for id in 1..=3 {
-        world.add(request(id, 5, 20));
+        world.add(request(id, &prompt(id, 0, 5), 20));
     }
-    let oldest = SequenceId { request: RequestId(1), attempt: 0 };
     let mut steps = 0;
-    while world.requests.contains_key(&oldest) {
+    while world.requests.contains_key(&sequence(1)) {
         world.plan();
         world.done();
         steps += 1;
@@ -240,16 +96,113 @@ fn the_oldest_keeps_its_pace_when_memory_runs_out() {
 
 #[test]
 fn a_request_that_never_fits_is_refused_at_once() {
-    let bounds = Bounds {
-        chunk_tokens: 8,
-        sequences_max: 2,
-        waiting_max: 2,
-        block_size: 4,
-        blocks: 3,
-        end_tokens: Arc::from([]),
-        answers: true,
-    };
-    let mut scheduler = Scheduler::new(bounds);
-    assert!(scheduler.add(request(1, 10, 3), Duration::ZERO).is_err());
-    assert!(scheduler.add(request(2, 9, 3), Duration::ZERO).is_ok());
+    let mut scheduler = Scheduler::new(bounds(false, 4, 3));
+    assert!(scheduler.add(request(1, &prompt(1, 0, 10), 3), Duration::ZERO).is_err());
+    assert!(scheduler.add(request(2, &prompt(2, 0, 9), 3), Duration::ZERO).is_ok());
+}
+
+/// Many who come at once.
+fn crowd(chunk_tokens: usize, blocks: usize) -> World {
+    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max: 16, ..bounds(true, 16, blocks) };
+    let mut world = World::new(bounds);
+    for id in 1..=16 {
+        world.add(request(id, &prompt(id, 2000, 2010), 1));
+    }
+    world
+}
+
+#[test]
+fn many_who_come_at_once_cost_one_prompt() {
+    for (chunk_tokens, blocks) in [(256, 1000), (4096, 2500), (100, 300), (4096, 300)] {
+        let mut world = crowd(chunk_tokens, blocks);
+        assert!(world.finish());
+        assert_eq!(world.computed, 2000 + 16 * 10, "chunks of {chunk_tokens}, {blocks} blocks");
+        assert_eq!((world.cached[&RequestId(1)], world.cached[&RequestId(16)]), (0, 2000));
+        let reused = world.scheduler.reused();
+        assert_eq!((reused.sought, reused.found), (16 * 2010, 15 * 2000));
+        world.check();
+    }
+}
+
+/// Whoever computes may go away at any moment; those who wait for it go on.
+#[test]
+fn the_one_who_computes_for_all_may_go_away() {
+    for gone_after in 1..30 {
+        let mut world = crowd(100, 1000);
+        for _ in 0..gone_after {
+            world.plan();
+            world.done();
+        }
+        world.plan(); // and with a step in flight
+        let before = world.requests.len();
+        world.abort(0);
+        assert!(world.finish(), "after {gone_after} steps");
+        assert!(before < 16 || world.computed <= 2000 + 16 * 10 + 16, "{}", world.computed);
+        world.check();
+    }
+}
+
+#[test]
+fn a_preempted_sequence_finds_its_own_blocks_and_did_not_save_anything() {
+    let mut world = World::new(Bounds { end_tokens: [].into(), ..bounds(true, 2, 14) });
+    for id in 1..=3 {
+        world.add(request(id, &prompt(id, 0, 5), 20));
+    }
+    assert!(world.finish());
+    assert!(world.scheduler.preemptions() > 0, "three such answers do not fit at once");
+    assert!(world.scheduler.reused().found > 0);
+    assert!(world.cached.values().all(|&cached| cached == 0), "{:?}", world.cached);
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_finds_the_whole_history() {
+    let mut world = World::new(Bounds { end_tokens: [].into(), ..bounds(true, 4, 60) });
+    let first = prompt(1, 0, 30);
+    world.add(request(1, &first, 21));
+    assert!(world.finish());
+    let history = [first, world.answers[&sequence(1)].clone(), vec![7; 9]].concat();
+    world.add(request(2, &history, 3));
+    assert!(world.finish());
+    // The last token of an answer is never computed, and only whole blocks are found: 48 of the first 50.
+    assert_eq!(world.cached[&RequestId(2)], 48);
+}
+
+/// Logits that are wanted are computed, found or not.
+#[test]
+fn what_is_observed_is_not_skipped() {
+    for (observe, found) in [(Observe::Nothing, 28), (Observe::At(vec![13, 20]), 12), (Observe::All, 0)] {
+        let mut world = World::new(Bounds { end_tokens: [].into(), ..bounds(true, 4, 60) });
+        world.add(request(1, &prompt(0, 0, 30), 3));
+        assert!(world.finish());
+        world.add(Request { observe, ..(*request(2, &prompt(0, 0, 30), 3)).clone() }.into());
+        let mut observed = 0;
+        while !world.requests.is_empty() {
+            world.plan();
+            observed +=
+                world.flight.as_ref().map_or(0, |step| step.rows.iter().map(|row| row.observe.len()).sum());
+            world.done();
+        }
+        assert_eq!(world.cached[&RequestId(2)], found);
+        assert_eq!(
+            observed,
+            match found {
+                28 => 0,
+                12 => 2,
+                _ => 32,
+            }
+        );
+        world.check();
+    }
+}
+
+#[test]
+fn a_decode_group_pulls_only_what_it_does_not_know() {
+    let mut scheduler = Scheduler::new(bounds(true, 4, 60));
+    let mut world = World::new(bounds(true, 4, 60));
+    let long = prompt(0, 0, 33);
+    world.adopt(request(1, &long, 5));
+    assert!(world.finish());
+    assert_eq!(world.scheduler.adopt(&request(2, &long, 5), &[3], 0), Some(8), "8 of 9 blocks are here");
+    assert_eq!(world.scheduler.adopt(&request(3, &long[..32], 5), &[3], 0), Some(8), "all are here");
+    assert_eq!(scheduler.adopt(&request(2, &long, 5), &[3], 0), Some(0), "a group that knows nothing");
 }

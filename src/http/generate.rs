@@ -163,7 +163,7 @@ impl Cost {
         self.usage.completion_tokens += usage.completion_tokens;
         if place.is_multiple_of(self.choices as usize) {
             self.usage.prompt_tokens += usage.prompt_tokens;
-            self.usage.cached += usage.cached;
+            self.usage.cached_tokens += usage.cached_tokens;
         }
     }
 }

@@ -24,6 +24,7 @@ fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     all.extend(lanes(http)?);
     all.extend(seats(http)?);
     all.extend(groups(http)?);
+    all.extend(reuse(http)?);
     Ok(all)
 }
 
@@ -165,6 +166,42 @@ fn groups(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
             "Sequences put back.",
             label,
             &rows(|group| group.preemptions.get()),
+        )?,
+    ]
+    .concat())
+}
+
+/// What the groups do not compute twice.
+fn reuse(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let groups = http.mill.gauges();
+    let rows = |number: fn(&millstream_actors::gauges::GroupGauges) -> u64| -> Rows<'_> {
+        groups.iter().map(|group| (group.name.as_str(), number(group) as f64)).collect()
+    };
+    let label = "group";
+    Ok([
+        gauge(
+            "millstream_group_blocks_cached",
+            "KV blocks that nobody uses and that may be used again.",
+            label,
+            &rows(|group| group.blocks_cached.get()),
+        )?,
+        counter(
+            "millstream_prefix_sought_tokens_total",
+            "Tokens of sequences that began.",
+            label,
+            &rows(|group| group.tokens_sought.get()),
+        )?,
+        counter(
+            "millstream_prefix_found_tokens_total",
+            "Those of them that were found in KV memory.",
+            label,
+            &rows(|group| group.tokens_found.get()),
+        )?,
+        counter(
+            "millstream_prefix_evicted_blocks_total",
+            "Cached KV blocks whose memory was wanted.",
+            label,
+            &rows(|group| group.evictions.get()),
         )?,
     ]
     .concat())

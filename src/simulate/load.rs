@@ -1,4 +1,5 @@
-//! Requests of a simulation, drawn from its seed: short and long, greedy and sampled, patient and not.
+//! Requests of a simulation, drawn from its seed: short and long, greedy and sampled, patient and not, some of which
+//! begin alike.
 
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ const WORDS: [&str; 16] = [
     "mill", "stream", "water", "wheel", "grain", "stone", "flour", "sluice", "the", "turns", "slowly",
     "below", "Größe", "水車", "and", "again",
 ];
+
+/// Words of a long beginning that many prompts have.
+const OPENING: usize = 48;
 
 /// One client.
 #[derive(Clone, Debug)]
@@ -46,7 +50,9 @@ pub fn patient(visits: &[Visit]) -> Vec<Visit> {
 
 fn visit(dice: &mut Dice, request: RequestId, at: Time) -> Visit {
     let words = if dice.one_in(5) { 40 + dice.below(200) } else { 1 + dice.below(20) };
-    let text: Vec<&str> = (0..words).map(|_| WORDS[dice.below(WORDS.len() as u64) as usize]).collect();
+    let opening = if dice.one_in(3) { OPENING } else { 0 };
+    let mut text: Vec<&str> = (0..opening).map(|n| WORDS[n * 5 % WORDS.len()]).collect();
+    text.extend((0..words).map(|_| WORDS[dice.below(WORDS.len() as u64) as usize]));
     let prompt = match dice.one_in(2) {
         true => Prompt::Text(text.join(" ")),
         false => Prompt::Chat(vec![ChatMessage::new(ChatRole::User, text.join(" "))]),

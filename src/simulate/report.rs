@@ -5,6 +5,7 @@ use std::fmt;
 
 use millstream_actors::gauges::GroupGauges;
 use millstream_actors::request::Outcome;
+use millstream_actors::sched::Reused;
 use millstream_runtime::Time;
 
 use super::{Heard, Run};
@@ -41,6 +42,7 @@ pub struct Report {
     outcomes: BTreeMap<&'static str, usize>,
     restarts: u64,
     time: Time,
+    reused: Reused,
     digest: u64,
     /// A unit died more often than its budget allows: live, the graph ends here and says so.
     spent: Option<String>,
@@ -63,13 +65,18 @@ impl Report {
                 calm.and_then(|calm| compare(calm, heard)).map(|why| format!("request {}: {why}", request.0)),
             );
         }
-        let Run { restarts, time, digest, failed: spent, .. } = run;
-        Self { seed, outcomes, restarts, time, digest, spent, wrong }
+        let Run { restarts, time, reused, digest, failed: spent, .. } = run;
+        Self { seed, outcomes, restarts, time, reused, digest, spent, wrong }
     }
 
     /// What must not be, one sentence each.
     pub fn wrong(&self) -> &[String] {
         &self.wrong
+    }
+
+    /// Tokens that were not computed, since they were known.
+    pub fn found(&self) -> u64 {
+        self.reused.found
     }
 
     /// Digest of the ordered event log: equal for equal plans, seeds and programs.
@@ -90,10 +97,13 @@ impl fmt::Display for Report {
         };
         write!(
             f,
-            "seed {}: {}; {} restarts; {seconds:.3} s of virtual time; ledgers {ledgers}; log {:016x}",
+            "seed {}: {}; {} restarts; {seconds:.3} s of virtual time; {} of {} tokens found; ledgers {ledgers}; \
+             log {:016x}",
             self.seed,
             counts.join(", "),
             self.restarts,
+            self.reused.found,
+            self.reused.sought,
             self.digest,
         )?;
         if let Some(spent) = &self.spent {

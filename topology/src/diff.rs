@@ -121,6 +121,7 @@ fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {
         ("waiting_max", Scalar::Count(group.waiting_max as u64)),
         ("lease", Scalar::Time(group.lease)),
         ("pinned", Scalar::Flag(group.pinned)),
+        ("prefix_reuse", Scalar::Flag(group.prefix_reuse)),
     ]
 }
 

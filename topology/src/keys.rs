@@ -224,6 +224,12 @@ macro_rules! group_keys {
                 "How long blocks are kept for a hand-over that nobody takes.",
             ),
             key("pinned", Kind::Flag, Preset::Flag(false), "Whether compute threads are pinned to cores."),
+            key(
+                "prefix_reuse",
+                Kind::Flag,
+                Preset::Flag(true),
+                "Whether computed blocks are kept and shared by prompts that begin alike.",
+            ),
             $($more),*
         ]
     };

@@ -281,6 +281,8 @@ pub struct GroupSettings {
     pub lease: Duration,
     /// Whether compute threads are pinned to cores.
     pub pinned: bool,
+    /// Whether computed blocks are kept and shared by prompts that begin alike.
+    pub prefix_reuse: bool,
     /// Decode only: it computes prompts itself and nothing is handed over. Always false for prefill.
     pub joined: bool,
 }

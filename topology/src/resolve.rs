@@ -270,6 +270,7 @@ fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
         waiting_max: section.count("waiting_max"),
         lease: section.time("lease"),
         pinned: section.flag("pinned").unwrap_or(false),
+        prefix_reuse: section.flag("prefix_reuse").unwrap_or(true),
         joined: draft.joined && actor.role == Role::Decode,
     }
 }

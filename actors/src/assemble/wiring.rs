@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
 use crate::gauges::GroupGauges;
 use crate::group::{Group, GroupLanes};
+use crate::kv::HashChain;
 use crate::message::{
     DecodeMessage, DetokenizerMessage, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text,
     Tokenize,
@@ -53,7 +54,8 @@ pub(super) fn wire(
     wiring.budgets(&groups);
     let Lanes { tokenize, cancel, close, tokenizer_failures: failures, prompts, .. } = lanes;
     wiring.gateway(seats.gateway, &gateway, GatewayLanes { tokenize, cancel, close, replies, tokenizer });
-    wiring.tokenizer(seats.tokenizer, reach, TokenizerLanes { prompts, failures });
+    let chain = groups.iter().find_map(|group| wiring.chain(group));
+    wiring.tokenizer(seats.tokenizer, reach, chain, TokenizerLanes { prompts, failures });
     wiring.detokenizer(seats.detokenizer, lanes.texts)?;
     let to_gateway = RouterLanes { failures: lanes.router_failures, gateway: wiring.name(&Role::Gateway)? };
     wiring.router(seats.router, &lanes.groups, &groups, to_gateway);
@@ -143,10 +145,26 @@ impl Wiring<'_> {
         self.graph.actor(seat, move || Gateway::new(bounds, lanes.clone()));
     }
 
-    fn tokenizer(&mut self, seat: Seat<Tokenize>, reach: Reach, lanes: TokenizerLanes) {
+    /// How the blocks of a group are named, when it reuses them: one way for the whole plan, since `block_size` is one
+    /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other.
+    fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
+        let (facts, layout) = (self.resources.model.facts(), group.layout);
+        let identity = format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes);
+        let chain = || HashChain::new(identity.as_bytes(), group.settings.block_size);
+        group.settings.prefix_reuse.then(chain)
+    }
+
+    fn tokenizer(
+        &mut self,
+        seat: Seat<Tokenize>,
+        reach: Reach,
+        chain: Option<HashChain>,
+        lanes: TokenizerLanes,
+    ) {
         let Resources { tokenizer, template, .. } = self.resources.clone();
         self.graph.actor(seat, move || {
-            TokenizerActor::new(Arc::clone(&tokenizer), template.clone(), reach, lanes.clone())
+            let (tokenizer, template) = (Arc::clone(&tokenizer), template.clone());
+            TokenizerActor::new(tokenizer, template, reach, chain.clone(), lanes.clone())
         });
     }
 
@@ -203,6 +221,7 @@ impl Wiring<'_> {
             blocks: plan.blocks,
             end_tokens: self.resources.end_tokens(),
             answers: !plan.prefill,
+            reuse: self.chain(&plan),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }

@@ -1,118 +1,220 @@
-//! The ledger of KV blocks: who owns each one, and which are free. Freed too early is worse than leaked, so every move
-//! names the owner it expects and a mismatch is a bug, not a warning.
+//! The ledger of KV blocks: who uses each one, which are free, and which wait to be used again. Freed too early is worse
+//! than leaked, so every move names the owner it expects and a mismatch is a bug, not a warning.
+//!
+//! A block is in one of three states, and their numbers always add up to all blocks:
+//! - **free**: it holds nothing of worth;
+//! - **used**: by one sequence that writes it, or, once it is full and **sealed** under its hash, by any number of
+//!   sequences and leases that read it. A sealed block is never written again;
+//! - **cached**: sealed and used by nobody. It is found by its hash until its memory is wanted ([`super::idle`] says
+//!   which goes first).
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::hash::BlockHash;
+use super::idle::Idle;
 use crate::message::SequenceId;
 
 /// Number of a block in its rank's KV memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
-/// Who may write a block, and must give it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who uses a block, and must give it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// A sequence that is computed here.
+    /// A sequence that is computed here. It writes its blocks until they are sealed.
     Sequence(SequenceId),
     /// A lease, by number: read by a decode group, written by nobody.
     Lease(u64),
 }
 
+/// What is known of one block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    users: u32,
+    /// Set while it is sealed.
+    hash: Option<BlockHash>,
+}
+
 /// All blocks of one rank.
 #[derive(Debug)]
 pub struct Pool {
-    owners: Vec<Option<Owner>>,
+    slots: Vec<Slot>,
+    /// Who uses which block.
+    rights: BTreeSet<(BlockId, Owner)>,
     free: Vec<BlockId>,
+    /// Every sealed block.
+    index: BTreeMap<BlockHash, BlockId>,
+    idle: Idle,
+    evictions: u64,
 }
 
 impl Pool {
     /// `blocks` free blocks.
     pub fn new(blocks: usize) -> Self {
         let last = u32::try_from(blocks).expect("the plan bounds the number of blocks");
-        Self { owners: vec![None; blocks], free: (0..last).rev().map(BlockId).collect() }
+        Self {
+            slots: vec![Slot::default(); blocks],
+            rights: BTreeSet::new(),
+            free: (0..last).rev().map(BlockId).collect(),
+            index: BTreeMap::new(),
+            idle: Idle::new(blocks),
+            evictions: 0,
+        }
     }
 
     /// Blocks in all.
     pub fn total(&self) -> usize {
-        self.owners.len()
+        self.slots.len()
     }
 
-    /// Blocks nobody owns.
+    /// Blocks that hold nothing of worth.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Blocks somebody owns.
-    pub fn used(&self) -> usize {
-        self.total() - self.free()
+    /// Sealed blocks that nobody uses.
+    pub fn cached(&self) -> usize {
+        self.idle.len()
     }
 
-    /// `count` blocks for `owner`, or none at all.
+    /// Blocks that can be had: free and cached ones.
+    pub fn available(&self) -> usize {
+        self.free() + self.cached()
+    }
+
+    /// Blocks somebody uses.
+    pub fn used(&self) -> usize {
+        self.total() - self.available()
+    }
+
+    /// Cached blocks whose memory was wanted, so far.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// The sealed block of this name.
+    pub fn find(&self, hash: &BlockHash) -> Option<BlockId> {
+        self.index.get(hash).copied()
+    }
+
+    /// How many of `blocks` are cached: using them leaves so many fewer to be had.
+    pub fn cached_of(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|block| self.slots[block.0 as usize].users == 0).count()
+    }
+
+    /// `count` blocks to write, for `owner`, or none at all.
     pub fn take(&mut self, count: usize, owner: Owner) -> Option<Vec<BlockId>> {
-        let rest = self.free.len().checked_sub(count)?;
-        let blocks: Vec<BlockId> = self.free.drain(rest..).rev().collect();
-        for block in &blocks {
-            self.owners[block.0 as usize] = Some(owner);
+        if count > self.available() {
+            return None;
         }
+        let blocks: Vec<BlockId> = (0..count).map_while(|_| self.vacate()).collect();
+        blocks.iter().for_each(|&block| self.enter(block, owner));
         Some(blocks)
     }
 
-    /// Ends the ownership of `blocks`. Panics when one of them is not `owner`'s: the ledger would lie from here on.
+    /// Sealed blocks to read, for `owner` too. Panics when one of them is not sealed, or is `owner`'s already.
+    pub fn share(&mut self, blocks: &[BlockId], owner: Owner) {
+        for &block in blocks {
+            assert!(self.slots[block.0 as usize].hash.is_some(), "block {} is not sealed", block.0);
+            self.idle.reuse(block);
+            self.enter(block, owner);
+        }
+    }
+
+    /// `owner` has filled `block` and writes it no more. Returns the block that bears the name: where another does, that
+    /// one is shared and `block` goes back. Panics when `owner` is not the only user, or the block is sealed already.
+    pub fn seal(&mut self, block: BlockId, hash: BlockHash, owner: Owner) -> BlockId {
+        let slot = self.slots[block.0 as usize];
+        let writes = slot.users == 1 && slot.hash.is_none() && self.rights.contains(&(block, owner));
+        assert!(writes, "block {} is not {owner:?}'s to seal: {slot:?}", block.0);
+        match self.find(&hash) {
+            Some(twin) => {
+                self.give_back(vec![block], owner);
+                self.share(&[twin], owner);
+                twin
+            }
+            None => {
+                self.slots[block.0 as usize].hash = Some(hash);
+                self.index.insert(hash, block);
+                block
+            }
+        }
+    }
+
+    /// Ends the use of `blocks`, in the order of a sequence. Panics when one of them is not `owner`'s: the ledger would
+    /// lie from here on.
     pub fn give_back(&mut self, blocks: Vec<BlockId>, owner: Owner) {
         for block in blocks.into_iter().rev() {
-            self.expect_owner(block, owner);
-            self.owners[block.0 as usize] = None;
-            self.free.push(block);
+            self.leave(block, owner);
+            let slot = self.slots[block.0 as usize];
+            match (slot.users, slot.hash) {
+                (0, Some(_)) => self.idle.put(block),
+                (0, None) => self.free.push(block),
+                _ => {}
+            }
         }
     }
 
     /// Moves `blocks` from one owner to another. Panics when one of them is not `from`'s.
     pub fn transfer(&mut self, blocks: &[BlockId], from: Owner, to: Owner) {
         for &block in blocks {
-            self.expect_owner(block, from);
-            self.owners[block.0 as usize] = Some(to);
+            self.leave(block, from);
+            self.enter(block, to);
         }
     }
 
-    fn expect_owner(&self, block: BlockId, owner: Owner) {
-        let found = self.owners[block.0 as usize];
-        assert!(found == Some(owner), "block {} belongs to {found:?}, not to {owner:?}", block.0);
+    /// Panics when the ledger contradicts itself. Takes time in the number of blocks: for tests.
+    pub fn audit(&self) {
+        let users: usize = self.slots.iter().map(|slot| slot.users as usize).sum();
+        assert_eq!(users, self.rights.len(), "users are counted");
+        let used = self.slots.iter().filter(|slot| slot.users > 0).count();
+        assert_eq!(used, self.used(), "free, cached and used ones are all");
+        assert_eq!(self.slots.iter().filter(|slot| slot.hash.is_some()).count(), self.index.len());
+        for (&hash, block) in &self.index {
+            assert_eq!(
+                self.slots[block.0 as usize].hash,
+                Some(hash),
+                "block {} is found as {hash:?}",
+                block.0
+            );
+        }
+        for slot in &self.slots {
+            assert!(slot.users <= 1 || slot.hash.is_some(), "only sealed blocks are shared: {slot:?}");
+        }
+        for block in &self.free {
+            let slot = self.slots[block.0 as usize];
+            assert!(slot.users == 0 && slot.hash.is_none(), "block {} is free: {slot:?}", block.0);
+        }
+    }
+
+    /// A block that nobody uses, freed of what it held.
+    fn vacate(&mut self) -> Option<BlockId> {
+        if let Some(block) = self.free.pop() {
+            return Some(block);
+        }
+        let block = self.idle.give_up()?;
+        let hash = self.slots[block.0 as usize].hash.take().expect("only sealed blocks wait");
+        self.index.remove(&hash);
+        self.evictions += 1;
+        Some(block)
+    }
+
+    fn enter(&mut self, block: BlockId, owner: Owner) {
+        let news = self.rights.insert((block, owner));
+        assert!(news, "block {} belongs to {owner:?} already", block.0);
+        self.slots[block.0 as usize].users += 1;
+    }
+
+    fn leave(&mut self, block: BlockId, owner: Owner) {
+        let held = self.rights.remove(&(block, owner));
+        assert!(held, "block {} belongs to {:?}, not to {owner:?}", block.0, self.owners(block));
+        self.slots[block.0 as usize].users -= 1;
+    }
+
+    fn owners(&self, block: BlockId) -> Vec<Owner> {
+        self.rights.iter().filter(|(held, _)| *held == block).map(|&(_, owner)| owner).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::RequestId;
-
-    fn owner(request: u64) -> Owner {
-        Owner::Sequence(SequenceId { request: RequestId(request), attempt: 0 })
-    }
-
-    #[test]
-    fn all_or_nothing() {
-        let mut pool = Pool::new(4);
-        let three = pool.take(3, owner(1)).unwrap();
-        assert_eq!(three, [BlockId(0), BlockId(1), BlockId(2)]);
-        assert_eq!(pool.take(2, owner(2)), None);
-        assert_eq!(pool.free(), 1);
-        pool.give_back(three, owner(1));
-        assert_eq!(pool.used(), 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "belongs to")]
-    fn a_block_is_not_given_back_twice() {
-        let mut pool = Pool::new(2);
-        let blocks = pool.take(1, owner(1)).unwrap();
-        pool.give_back(blocks.clone(), owner(1));
-        pool.give_back(blocks, owner(1));
-    }
-
-    #[test]
-    #[should_panic(expected = "belongs to")]
-    fn a_lease_takes_the_blocks_from_the_sequence() {
-        let mut pool = Pool::new(2);
-        let blocks = pool.take(2, owner(1)).unwrap();
-        pool.transfer(&blocks, owner(1), Owner::Lease(7));
-        pool.give_back(blocks, owner(1));
-    }
-}
+mod tests;

@@ -88,6 +88,8 @@ pub struct World {
     pub sim: Sim,
     pub assembly: Parts,
     pub answers: BTreeMap<RequestId, Answer>,
+    /// Tokens of the prompt that were not computed, by the usage.
+    pub cached: BTreeMap<RequestId, u32>,
 }
 
 /// What is left of an assembly once its graph is in the simulator.
@@ -101,7 +103,8 @@ impl World {
         let Assembly { graph, doors, gauges, .. } =
             assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
-        Self { sim, assembly: Parts { doors, gauges }, answers: BTreeMap::new() }
+        let (answers, cached) = (BTreeMap::new(), BTreeMap::new());
+        Self { sim, assembly: Parts { doors, gauges }, answers, cached }
     }
 
     /// The client sends its request at a virtual time.
@@ -145,7 +148,10 @@ impl World {
                     answer.tokens.extend(tokens);
                     answer.logprobs.extend(logprobs);
                 }
-                Reply::End { outcome, .. } => answer.outcome = Some(outcome),
+                Reply::End { request, outcome, usage } => {
+                    answer.outcome = Some(outcome);
+                    self.cached.insert(request, usage.cached_tokens);
+                }
                 Reply::Logits { .. } => {}
             }
         }
@@ -171,9 +177,10 @@ pub fn prompts() -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// The answers of `requests` with nothing else going on: one at a time, joined, no faults.
+/// The answers of `requests` with nothing else going on: one at a time, joined, nothing reused, no faults.
 pub fn alone(resources: &Resources, requests: &[Submit]) -> BTreeMap<RequestId, Answer> {
-    let mut world = World::new(&plan("", "joined = true"), resources, 0, Faults::none());
+    let plan = plan("", "joined = true\nprefix_reuse = false");
+    let mut world = World::new(&plan, resources, 0, Faults::none());
     for (n, submit) in requests.iter().enumerate() {
         world.submit_at(Duration::from_secs(n as u64), submit.clone());
     }

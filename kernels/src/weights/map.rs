@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// A multiple of any page size in use.
 #[cfg(unix)]
-const PAGE: usize = 1 << 16;
+const GRANULE: usize = 1 << 16;
 
 /// A mapped file. Empty files are held as an empty slice (they cannot be mapped).
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Mapped {
         #[cfg(unix)]
         if let Some(map) = &self.map {
             // Pages at the ends belong to others too.
-            let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+            let (start, end) = (range.start.next_multiple_of(GRANULE), range.end / GRANULE * GRANULE);
             if start < end && end <= map.len() {
                 // SAFETY: the map is a file's, read-only: its pages hold nothing that the file does not.
                 let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };

@@ -1,0 +1,119 @@
+//! Which rows the next step has: the rules of [`super`], in their order.
+
+use super::Scheduler;
+use super::reuse::Claims;
+use crate::kv::blocks_for;
+use crate::message::StepRow;
+use crate::sequence::Phase;
+
+/// A step as it is chosen.
+struct Choice {
+    /// Order of arrival and tokens of each row.
+    rows: Vec<(u64, usize)>,
+    /// Prompt tokens that may still be added.
+    budget: usize,
+    /// Blocks that the rows compute.
+    claims: Claims,
+}
+
+impl Scheduler {
+    pub(super) fn rows(&mut self) -> (Vec<(u64, usize)>, Vec<StepRow>) {
+        let mut choice =
+            Choice { rows: Vec::new(), budget: self.bounds.chunk_tokens, claims: Claims::default() };
+        for arrival in self.in_phase(Phase::Running) {
+            self.choose(arrival, &mut choice);
+        }
+        for arrival in self.in_phase(Phase::Waiting) {
+            if choice.budget == 0 || !self.begin(arrival) {
+                break;
+            }
+            self.choose(arrival, &mut choice);
+        }
+        let rows = choice.rows.iter().map(|&(arrival, count)| self.row(arrival, count)).collect();
+        (choice.rows, rows)
+    }
+
+    fn in_phase(&self, phase: Phase) -> Vec<u64> {
+        self.sequences.iter().filter(|(_, s)| s.phase == phase).map(|(&arrival, _)| arrival).collect()
+    }
+
+    /// Gives a running sequence its share of the step, if blocks can be had and nobody computes its next one already.
+    fn choose(&mut self, arrival: u64, choice: &mut Choice) {
+        if self.sequences[&arrival].phase != Phase::Running {
+            return; // preempted while an older one was served
+        }
+        self.catch_up(arrival);
+        let sequence = &self.sequences[&arrival];
+        let pending = sequence.pending();
+        let count = if pending == 1 { 1 } else { pending.min(choice.budget) };
+        let waits = choice.claims.cover_next_of(sequence, self.bounds.block_size);
+        if count == 0 || waits || !self.reserve(arrival, sequence.computed + count) {
+            return;
+        }
+        if pending > 1 {
+            choice.budget -= count;
+        }
+        choice.claims.add(&self.sequences[&arrival], count, self.bounds.block_size);
+        choice.rows.push((arrival, count));
+    }
+
+    /// Moves a waiting sequence to the running ones when blocks for all its tokens can be had.
+    fn begin(&mut self, arrival: u64) -> bool {
+        if self.owning() >= self.bounds.sequences_max {
+            return false;
+        }
+        let Some(mut sequence) = self.sequences.remove(&arrival) else { return false };
+        let room = self.settle(&mut sequence);
+        if room {
+            sequence.skip(sequence.sealed * self.bounds.block_size as usize);
+            sequence.phase = Phase::Running;
+        }
+        self.sequences.insert(arrival, sequence);
+        room
+    }
+
+    /// Blocks for `positions` of a running sequence, taken from the youngest if need be. False when that was itself.
+    fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
+        loop {
+            let sequence = &self.sequences[&arrival];
+            let wanted = blocks_for(positions, self.bounds.block_size).saturating_sub(sequence.blocks.len());
+            if let Some(blocks) = self.pool.take(wanted, sequence.owner()) {
+                let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
+                sequence.blocks.extend(blocks);
+                return true;
+            }
+            let youngest = self.in_phase(Phase::Running).last().copied();
+            let youngest = youngest.expect("the sequence that asks is running");
+            self.preempt(youngest);
+            if youngest == arrival {
+                return false;
+            }
+        }
+    }
+
+    fn preempt(&mut self, arrival: u64) {
+        let sequence = self.sequences.get_mut(&arrival).expect("only known sequences are preempted");
+        let owner = sequence.owner();
+        (sequence.computed, sequence.sealed) = (0, 0);
+        sequence.phase = Phase::Waiting;
+        self.pool.give_back(std::mem::take(&mut sequence.blocks), owner);
+        self.imports.retain(|(of, _)| *of != arrival);
+        self.preemptions += 1;
+    }
+
+    fn row(&self, arrival: u64, count: usize) -> StepRow {
+        let sequence = &self.sequences[&arrival];
+        let (start, end) = (sequence.computed, sequence.computed + count);
+        let used = blocks_for(end, self.bounds.block_size);
+        let last = end == sequence.tokens.len();
+        let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
+        StepRow {
+            sequence: sequence.id(),
+            tokens: sequence.tokens[start..end].to_vec(),
+            start: start as u32,
+            blocks: sequence.blocks[..used].to_vec(),
+            sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
+            observe: (0..count as u32).filter(wants).collect(),
+        }
+    }
+}
