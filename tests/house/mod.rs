@@ -107,7 +107,7 @@ impl House {
         let response = self.post_to(path, &body).await;
         assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
         assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
-        Events { bytes: response.bytes_stream().boxed(), rest: String::new(), seen: Vec::new() }
+        Events { bytes: response.bytes_stream().boxed(), rest: Vec::new(), seen: Vec::new() }
     }
 
     /// Waits until no group owns anything.
@@ -137,7 +137,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// The events of a stream, as they come.
 pub struct Events {
     bytes: futures::stream::BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
-    rest: String,
+    rest: Vec<u8>,
     seen: Vec<Value>,
 }
 
@@ -145,16 +145,16 @@ impl Events {
     /// The data of the next event; `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<String> {
         loop {
-            if let Some((event, rest)) = self.rest.split_once("\n\n") {
-                let event = event.to_owned();
-                self.rest = rest.to_owned();
-                match event.strip_prefix("data: ") {
+            // Bytes come cut anywhere, in the middle of a character too.
+            if let Some(end) = self.rest.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.rest.drain(..end + 2).collect();
+                match std::str::from_utf8(&event[..end]).unwrap().strip_prefix("data: ") {
                     Some(data) => return Some(data.to_owned()),
                     None => continue,
                 }
             }
             let bytes = self.bytes.next().await?.ok()?;
-            self.rest.push_str(std::str::from_utf8(&bytes).unwrap());
+            self.rest.extend_from_slice(&bytes);
         }
     }
 
