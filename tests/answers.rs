@@ -114,7 +114,10 @@ async fn several_answers_are_told_apart_and_the_first_is_the_one_alone() {
     streamed["stream_options"] = json!({"include_usage": true});
     let events = house.stream(&streamed).await.all().await;
     let usage = events.last().unwrap();
-    assert_eq!((&usage["choices"], &usage["usage"]), (&json!([]), &body["usage"]));
+    assert_eq!(usage["choices"], json!([]));
+    for count in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        assert_eq!(usage["usage"][count], body["usage"][count]);
+    }
     for index in 0..3 {
         let own = of_choice(&events, index);
         assert_eq!(own[0]["choices"][0]["delta"]["role"], "assistant");
