@@ -6,9 +6,7 @@
 //! (or keys and values) are read once and hardly used; arithmetic for many rows. Weights are taken in turn from a set
 //! larger than the caches. On a machine that others use too, compare the shares, not the speeds.
 
-use std::hint::black_box;
-use std::time::{Duration, Instant};
-
+use millstream::limits::{Limits, Probe, seconds};
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
     Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Matrix, Pairing,
@@ -17,25 +15,11 @@ use millstream_kernels::{
 
 /// Bytes that no cache holds.
 const LARGE: usize = 64 << 20;
-/// Each figure is the best of so many tries: short ones, so that some fall between the turns of other programs.
-const TRIES: usize = 50;
-/// What a try takes at least.
-const TRY: Duration = Duration::from_millis(1);
-
-/// What the machine can do.
-struct Limits {
-    /// Bytes per second.
-    read: f64,
-    /// Floating-point operations per second.
-    arithmetic: f64,
-    /// Operations on 8-bit integers per second.
-    integer: f64,
-}
 
 fn main() {
     let threads = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(1);
     let mut backend = CpuBackend::new(threads, &[]);
-    let limits = limits(&mut backend);
+    let limits = Probe::new().measure(&mut backend);
     println!("{}, {threads} threads", backend.name());
     let Limits { read, arithmetic, integer } = limits;
     let [read, arithmetic, integer] = [read, arithmetic, integer].map(|limit| limit / 1e9);
@@ -54,25 +38,6 @@ fn main() {
     matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640, true), &[1, 4]);
     attention(&mut backend, &limits);
     pointwise(&mut backend, &limits);
-}
-
-/// Measures both limits.
-fn limits(backend: &mut CpuBackend) -> Limits {
-    let data = vec![1_u64; LARGE / 4];
-    let mut parts = data.chunks_exact(LARGE / 64).cycle();
-    let read = seconds(&mut || backend.probe_read(parts.next().expect("endless")));
-    let read = (LARGE / 8) as f64 / read;
-    let operations = backend.probe_multiply_adds() as f64;
-    let arithmetic = operations
-        / seconds(&mut || {
-            black_box(backend.probe_multiply_adds());
-        });
-    let operations = backend.probe_integers() as f64;
-    let integer = operations
-        / seconds(&mut || {
-            black_box(backend.probe_integers());
-        });
-    Limits { read, arithmetic, integer }
 }
 
 /// Products of one weight shape, for several numbers of rows.
@@ -166,19 +131,4 @@ fn report(case: &str, limits: &Limits, time: f64, (bytes, operations): (f64, f64
         (operations / time / 1e9, "Gop/s", arithmetic)
     };
     println!("{case:48} {:10.1} us {speed:8.1} {unit:9} {:5.0} %", time * 1e6, share * 100.0);
-}
-
-/// Seconds that one call takes, in the best try.
-#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
-fn seconds(call: &mut dyn FnMut()) -> f64 {
-    let mut repeat = 1_u32;
-    let mut time = |repeat: u32| {
-        let start = Instant::now();
-        (0..repeat).for_each(|_| call());
-        start.elapsed()
-    };
-    while time(repeat) < TRY {
-        repeat *= 2;
-    }
-    (0..TRIES).map(|_| time(repeat).as_secs_f64() / f64::from(repeat)).fold(f64::INFINITY, f64::min)
 }

@@ -40,6 +40,12 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Compare a model with stored vectors, through the real graph
     Oracle(OracleArgs),
+    /// Measure a model on this machine, beside what the machine can do at most
+    Bench(BenchArgs),
+    /// Look at this machine: can it serve, and what would make it faster
+    Doctor(DoctorArgs),
+    /// Download a model from the Hugging Face hub
+    Pull(PullArgs),
 }
 
 /// Flags of `serve`.
@@ -177,6 +183,85 @@ pub struct OracleArgs {
     /// Requests at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
+}
+
+/// Flags of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// A model folder or .gguf file
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub path: Option<String>,
+    /// The same, as other commands take it
+    #[arg(long)]
+    pub model: Option<String>,
+    /// A topology file, for its threads and, without MODEL, its model
+    #[arg(long)]
+    pub topology: Option<PathBuf>,
+    /// Compute threads, instead of as many as `serve` takes here
+    #[arg(long, value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub prompt: u32,
+    /// Tokens that each sequence grows by
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub generate: u32,
+    /// Sequences at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Vec<u32>,
+    /// Positions before the first generated token
+    #[arg(long, value_delimiter = ',', default_values_t = [16], value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub depth: Vec<u32>,
+    /// What quantised weights are multiplied with, instead of what the plan says
+    #[arg(long, value_enum)]
+    pub activations: Option<ActivationsArg>,
+    /// Runs of each measurement; the best counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What quantised weights are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ActivationsArg {
+    /// Activations rounded to 8 bits
+    Int8,
+    /// Activations as they are
+    F32,
+}
+
+/// Flags of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// A repository of the hub, and one file of it where several models share the repository
+    #[arg(value_name = "REPO[:FILE]")]
+    pub repo: String,
+    /// Branch, tag or commit
+    #[arg(long, default_value = "main", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub revision: String,
+    /// Put the files into this folder instead of the cache that Hugging Face tools share
+    #[arg(long)]
+    pub into: Option<PathBuf>,
+    /// Of the files a model needs, only those that match (such as '*Q4_K_M*'; may be given several times)
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1024) => Ok(count),
+        _ => Err("must be a number from 1 to 1024".to_owned()),
+    }
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

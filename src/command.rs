@@ -3,9 +3,12 @@
 use crate::args::{Cli, Command};
 use crate::source::Refused;
 
+mod bench;
 mod chat;
+mod doctor;
 mod files;
 mod oracle;
+mod pull;
 mod serve;
 mod signals;
 mod simulate;
@@ -47,6 +50,9 @@ pub async fn run(cli: Cli) -> Done {
         Command::Chat(args) => chat::chat(args).await,
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Oracle(args) => oracle::oracle(&args).await,
+        Command::Bench(args) => bench::bench(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Pull(args) => pull::pull(args).await,
     };
     done.unwrap_or_else(|error| failed(&error))
 }

@@ -7,7 +7,7 @@
 //! 2. [`mill`] assembles the graph, starts it, and puts a [`desk`] before it: requests in, replies out.
 //! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
 //! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones.
-//! 5. [`command`] is one file per command, [`args`] the commands as typed.
+//! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most.
 
 pub mod args;
 mod clock;
@@ -15,6 +15,7 @@ pub mod command;
 pub mod desk;
 mod http;
 mod json;
+pub mod limits;
 pub mod meters;
 pub mod mill;
 pub mod oracle;

@@ -1,6 +1,7 @@
 //! `serve`: a mill with HTTP before it. Tests and examples hold a [`Server`] too.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,15 +139,25 @@ impl Server {
 /// What a topology is called that names nothing itself.
 const UNNAMED: &str = "millstream";
 
-/// The name clients ask for: the topology's, or else the name of the model's file or folder.
+/// The name clients ask for: the topology's, or else the name of the model's repository, file or folder.
 pub fn served_name(plan: &Plan) -> String {
     if plan.name != UNNAMED {
         return plan.name.clone();
     }
-    let path = std::path::Path::new(&plan.model);
+    let path = Path::new(&plan.model);
+    if let Some(repository) = repository(path) {
+        return repository;
+    }
     let gguf = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
     let name = if gguf { path.file_stem() } else { path.file_name() };
     name.map_or_else(|| plan.model.clone(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The repository whose snapshot a folder is, in the cache of Hugging Face tools: the folder itself is named by a commit.
+fn repository(path: &Path) -> Option<String> {
+    let snapshots = path.parent().filter(|folder| folder.ends_with("snapshots"))?;
+    let folder = snapshots.parent()?.file_name()?.to_str()?;
+    Some(folder.strip_prefix("models--")?.replacen("--", "/", 1))
 }
 
 #[cfg(test)]
@@ -160,6 +171,8 @@ mod tests {
         let unnamed = millstream_topology::laptop;
         assert_eq!(name(&unnamed("models/Tiny-1.5B.Q4.gguf")), "Tiny-1.5B.Q4");
         assert_eq!(name(&unnamed("models/tiny.v2/")), "tiny.v2");
+        assert_eq!(name(&unnamed("hub/models--a--b/snapshots/0123")), "a/b");
+        assert_eq!(name(&unnamed("hub/models--a--b/snapshots/0123/c.gguf")), "c");
         assert_eq!(name(&unnamed("builtin")), "builtin");
         assert_eq!(name(&format!("name = \"mill\"\n{}", unnamed("models/tiny"))), "mill");
     }

@@ -103,22 +103,47 @@ impl Source {
     /// # Errors
     /// The model is not there or not understood; a built-in one does not exist yet.
     pub fn load(&self) -> anyhow::Result<Resources> {
-        if self.plan.model == tiny::BUILTIN {
-            let why = "the built-in model is not built yet: name a folder or a .gguf file, in the topology or with --model";
-            return Err(Refused::NotBuilt(why.to_owned()).into());
-        }
-        let model = Path::new(&self.plan.model);
-        let places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();
-        let found = places.iter().find(|place| place.exists()).ok_or_else(|| {
-            let mut tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-            tried.dedup();
-            Refused::Unreadable(format!("millstream: there is no model at {}", tried.join(" nor at ")))
-        })?;
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        Ok(Resources::load_with(found, self.plan.activations).map_err(unusable)?)
+        Ok(Resources::load_with(&self.model_path()?, self.plan.activations).map_err(unusable)?)
     }
+
+    /// Where the model lies.
+    ///
+    /// # Errors
+    /// The model is not there; a built-in one does not exist yet.
+    pub fn model_path(&self) -> Result<PathBuf, Refused> {
+        if self.plan.model == tiny::BUILTIN {
+            let why = "the built-in model is not built yet: name a folder or a .gguf file, in the topology or with --model";
+            return Err(Refused::NotBuilt(why.to_owned()));
+        }
+        let model = Path::new(&self.plan.model);
+        let mut places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();
+        if let Some(found) = places.iter().find(|place| place.exists()) {
+            return Ok(found.clone());
+        }
+        places.dedup();
+        let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let mut why = format!("millstream: there is no model at {}", tried.join(" nor at "));
+        if is_repository(&self.plan.model) {
+            let name = &self.plan.model;
+            why +=
+                &format!("; if {name} is a repository of the Hugging Face hub, run: millstream pull {name}");
+        }
+        Err(Refused::Unreadable(why))
+    }
+}
+
+/// Whether a name could be a repository of the hub, `owner/name`, with or without `:FILE`.
+fn is_repository(name: &str) -> bool {
+    let repository = name.split_once(':').map_or(name, |(repository, _)| repository);
+    let plain = |part: &str| {
+        let known = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.chars().all(known)
+    };
+    let weights = name.ends_with(".gguf") && !name.contains(':');
+    !weights && repository.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
 }
 
 /// What defaults depend on.

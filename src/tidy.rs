@@ -87,7 +87,8 @@ fn forbidden(path: &str, krate: &str) -> Option<String> {
     if krate == "millstream" && !within(&["src/", "tests/", "examples/", "benches/"]) {
         return Some("names the root crate".to_owned());
     }
-    let shell = ["tokio", "ractor", "flume", "hyper", "hyper_util", "axum", "reqwest", "futures"];
+    let shell =
+        ["tokio", "ractor", "flume", "hyper", "hyper_util", "axum", "reqwest", "futures", "ureq", "hf_hub"];
     let shells =
         ["src/", "tests/", "examples/", "benches/", "runtime/src/live", "runtime/src/link", "runtime/tests/"];
     if shell.contains(&krate) && !within(&shells) {

@@ -192,3 +192,49 @@ fn a_chat_is_sampled_as_its_flags_say() {
     let missing = run(&["chat", "--model", model, "--logit-bias", "999999=1", "Hello"]);
     assert!(code(&missing) != 0 && err(&missing).contains("logit_bias: token 999999"), "{}", err(&missing));
 }
+
+#[test]
+fn a_model_is_measured_beside_the_machine() {
+    let model = "kernels/tests/oracle/tiny-llama";
+    let args = ["bench", model, "--prompt", "8", "--generate", "4", "--batch", "1,2", "--repeat", "2"];
+    let told = run(&[&args[..], &["--depth", "4"]].concat());
+    assert_eq!(code(&told), 0, "{}", err(&told));
+    assert!(
+        out(&told).contains("decode x 2 after 4") && out(&told).contains("peak memory"),
+        "{}",
+        out(&told)
+    );
+    let json = run(&[&args[..], &["--json", "--threads", "1", "--activations", "f32"]].concat());
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        let positive = |field: &str| row[field].as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(
+            ["tokens_per_second", "share_of_read", "share_of_arithmetic"].into_iter().all(positive),
+            "{row}"
+        );
+        assert_eq!(row["runs_s"].as_array().unwrap().len(), 2);
+    }
+    assert!(json["threads"] == 1 && json["arithmetic"] == "f32", "{json}");
+    let long = run(&["bench", model, "--prompt", "1000000"]);
+    assert!(code(&long) == 2 && err(&long).contains("smaller --prompt"), "{}", err(&long));
+    assert_eq!(code(&run(&["bench"])), 2);
+    assert_eq!(code(&run(&["bench", model, "--threads", "0"])), 2);
+}
+
+#[test]
+fn the_doctor_says_what_to_do_about_what_is_missing() {
+    let told = run(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(code(&told), if json["serves"] == true { 0 } else { 1 });
+    let findings = json["findings"].as_array().unwrap();
+    for name in
+        ["cores", "kernels", "memory", "huge pages", "file descriptors", "port", "model cache", "GPUs"]
+    {
+        let finding = findings.iter().find(|finding| finding["name"] == name).unwrap();
+        assert!(finding["state"] == "ok" || finding["do"].is_string(), "{finding}");
+    }
+    let lines = out(&run(&["doctor"]));
+    assert!(lines.lines().count() >= findings.len() && lines.contains("kernels"), "{lines}");
+}

@@ -14,7 +14,8 @@ pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
-    Activations, Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load, load_with,
+    Activations, ExpertFacts, Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load,
+    load_with,
 };
 pub use weights::Mapped;
 

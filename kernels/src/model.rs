@@ -64,14 +64,35 @@ pub struct Facts {
     pub key_dim: usize,
     /// Values per head of a value.
     pub value_dim: usize,
+    /// Values that a token is between layers; the embedding table is `[vocab, hidden]`.
+    pub hidden: usize,
     /// Weights, as numbers; shared ones count once.
     pub parameters: u64,
     /// Bytes those take as stored.
     pub bytes: u64,
+    /// The part of `bytes` that is the embedding table.
+    pub embedding_bytes: u64,
+    /// The embedding table is the output matrix too.
+    pub tied: bool,
+    /// The part of the weights that is experts.
+    pub experts: ExpertFacts,
     /// Tokens that end an answer (end of text, end of turn), ascending.
     pub eos: Vec<u32>,
     /// Token that starts every text, if the files name one.
     pub bos: Option<u32>,
+}
+
+/// Experts of all layers, of which each token is computed by a few; all zero where a model has none.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct ExpertFacts {
+    /// Weights, as numbers.
+    pub parameters: u64,
+    /// Bytes those take as stored.
+    pub bytes: u64,
+    /// Experts of a layer.
+    pub count: usize,
+    /// Those that compute a token.
+    pub per_token: usize,
 }
 
 impl Facts {

@@ -20,7 +20,8 @@ use fixtures::run::{Runner, Sequence, argmax, bits};
 use fixtures::stored::{floats, json, oracle};
 use fixtures::{clothes, tiny};
 use millstream_kernels::{
-    Backend, CpuBackend, Error, KvMemory, Loaded, ReferenceBackend, Row, Scratch, Want, Widened, load,
+    Backend, CpuBackend, Error, ExpertFacts, KvMemory, Loaded, ReferenceBackend, Row, Scratch, Want, Widened,
+    load,
 };
 use safetensors::SafeTensors;
 
@@ -231,11 +232,19 @@ fn facts_come_from_the_files() {
     assert_eq!((facts.layers, facts.kv_heads, facts.key_dim, facts.value_dim), (4, 2, 16, 16));
     assert_eq!((facts.parameters, facts.bytes), (516_960, 516_960 * 2));
     assert_eq!((facts.bos, facts.eos.as_slice()), (Some(635), &[636, 639][..]));
+    assert_eq!((facts.hidden, facts.embedding_bytes, facts.tied), (96, 640 * 96 * 2, false));
+    assert_eq!(facts.experts, ExpertFacts::default());
     assert!(llama.text.tokenizer_json.is_some() && llama.text.tokenizer_config.is_some());
     assert!(llama.text.chat_template.unwrap().contains("start_header_id"));
     let gemma = load_tiny("tiny-gemma3");
     assert_eq!((gemma.model.facts().parameters, gemma.model.facts().bos), (445_168, Some(2)));
-    assert_eq!(gemma.model.facts().eos, [1]);
+    assert_eq!((gemma.model.facts().eos.as_slice(), gemma.model.facts().tied), (&[1][..], true));
+    // Four layers of three matrices an expert; MXFP4 has 17 bytes for 32 weights.
+    let parameters = 4 * 16 * 3 * 32 * 64;
+    let experts = ExpertFacts { parameters, bytes: 2 * parameters, count: 16, per_token: 4 };
+    assert_eq!(load_tiny("tiny-qwen3-moe").model.facts().experts, experts);
+    let experts = ExpertFacts { parameters, bytes: parameters * 17 / 32, count: 8, per_token: 2 };
+    assert_eq!(load_tiny("tiny-gpt-oss-mxfp4").model.facts().experts, experts);
 }
 
 #[test]

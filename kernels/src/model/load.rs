@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::source::{Naming, Source, Tokens};
 use super::text;
-use super::{Model, TextFiles, deepseek, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe};
+use super::{ExpertFacts, Model, TextFiles, deepseek, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe};
 use crate::config::quantization;
 use crate::config::settings::Settings;
 use crate::error::Error;
@@ -110,7 +110,13 @@ fn folder(path: &Path, activations: Activations) -> Result<Loaded, Error> {
     let tokens = tokens_of_folder(path, &settings)?;
     let fp8_block = quantization::fp8_block(&settings)?;
     let weights = weights(Weights::new(path, safetensors::open(path)?, fp8_block), activations);
-    let source = Source { weights, naming: Naming::Folder, tokens, norms_add_one: false };
+    let source = Source {
+        weights,
+        naming: Naming::Folder,
+        tokens,
+        norms_add_one: false,
+        experts: ExpertFacts::default(),
+    };
     Ok(Loaded { model: (family.load)(source, &settings)?, text: text::of_folder(path)? })
 }
 
@@ -146,7 +152,13 @@ fn from_gguf(path: &Path, gguf: Gguf, activations: Activations) -> Result<Loaded
     let text = text::of_gguf(path, &gguf.metadata)?;
     let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
     let weights = weights(Weights::new(path, gguf.tensors, None), activations);
-    let source = Source { weights, naming: Naming::Gguf, tokens, norms_add_one: false };
+    let source = Source {
+        weights,
+        naming: Naming::Gguf,
+        tokens,
+        norms_add_one: false,
+        experts: ExpertFacts::default(),
+    };
     let model = (family.load)(source, &settings)?;
     let (texts, vocab) = (text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len()), model.facts().vocab);
     if texts > vocab {

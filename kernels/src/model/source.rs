@@ -3,8 +3,8 @@
 mod experts;
 mod latent;
 
-use super::Facts;
 use super::parts::{AttentionPart, Ends, FeedForward, Linear, Norm};
+use super::{ExpertFacts, Facts};
 use crate::config::Shape;
 use crate::config::rope::Rope;
 use crate::error::Error;
@@ -41,6 +41,8 @@ pub(super) struct Source {
     pub tokens: Tokens,
     /// The norms of the family multiply by one plus what a folder stores; GGUF files store the sum.
     pub norms_add_one: bool,
+    /// Experts taken so far.
+    pub experts: ExpertFacts,
 }
 
 /// Settings of [`Source::attention`] that are not in the shape.
@@ -185,8 +187,12 @@ impl Source {
             kv_heads: shape.kv_heads,
             key_dim: shape.head_dim,
             value_dim: shape.head_dim,
+            hidden: shape.hidden,
             parameters,
             bytes,
+            embedding_bytes: ends.embedding.size() as u64,
+            tied,
+            experts: self.experts,
             eos: self.tokens.eos,
             bos: self.tokens.bos,
         })

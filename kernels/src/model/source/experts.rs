@@ -29,7 +29,18 @@ impl Source {
     ) -> Result<Mixture, Error> {
         let router = self.linear(layer, ("mlp.gate", "ffn_gate_inp"), [config.count, hidden], false)?;
         let experts = self.experts(layer, hidden, config)?;
+        self.count(&experts, &choice);
         Ok(Mixture { router, choice, experts, activation: Activation::Silu, shared: None })
+    }
+
+    /// Notes the experts of a layer for the facts of the model.
+    fn count(&mut self, experts: &[Expert], choice: &Choice) {
+        let matrices = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        for matrix in matrices {
+            self.experts.parameters += (matrix.rows * matrix.cols) as u64;
+            self.experts.bytes += matrix.size() as u64;
+        }
+        (self.experts.count, self.experts.per_token) = (experts.len(), choice.per_token);
     }
 
     /// The expert that computes every token besides.
@@ -127,6 +138,7 @@ impl Source {
         for (expert, bias) in experts.iter_mut().zip(biases) {
             expert.bias = Some(bias);
         }
+        self.count(&experts, &choice);
         Ok(Mixture { router, choice, experts, activation, shared: None })
     }
 

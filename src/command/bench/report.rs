@@ -1,0 +1,224 @@
+//! What `bench` says: each speed beside the shares of what the machine can read and compute, as a table or as JSON.
+
+use millstream_kernels::{Activations, Facts, KvLayout};
+use serde_json::{Value, json};
+
+use super::rig::Case;
+use crate::limits::Limits;
+
+/// All that was measured.
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) facts: Facts,
+    pub(super) layout: KvLayout,
+    /// Which kernels ran.
+    pub(super) backend: &'static str,
+    pub(super) threads: usize,
+    pub(super) activations: Activations,
+    /// Seconds to load the model.
+    pub(super) load_s: f64,
+    /// Memory that the process took while loading.
+    pub(super) loaded_bytes: u64,
+    pub(super) limits: Limits,
+    /// Most memory of the process while something ran.
+    pub(super) peak_bytes: u64,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One case, and the seconds of each run.
+pub(super) struct Row {
+    pub(super) case: Case,
+    pub(super) runs: Vec<f64>,
+}
+
+/// What a run reads and computes at least.
+struct Cost {
+    /// Bytes: weights (of experts, those that some token chose) once a step, keys and values of all positions before it for each sequence.
+    bytes: f64,
+    /// Two for each weight that a token is multiplied with; attention is left out.
+    operations: f64,
+}
+
+impl Row {
+    /// Tokens per second of the best run.
+    fn speed(&self) -> f64 {
+        self.case.tokens() as f64 / self.best()
+    }
+
+    fn best(&self) -> f64 {
+        self.runs.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Cost {
+    fn of(case: &Case, facts: &Facts, layout: &KvLayout) -> Self {
+        let table = (facts.vocab * facts.hidden) as f64;
+        let experts = facts.experts;
+        let share = experts.per_token as f64 / experts.count.max(1) as f64;
+        let tables = if facts.tied { table } else { 2.0 * table };
+        let inside = facts.parameters as f64 - tables - experts.parameters as f64 * (1.0 - share);
+        let looked_up = if facts.tied { 0 } else { facts.embedding_bytes };
+        let dense = (facts.bytes - looked_up - experts.bytes) as f64;
+        // Tokens choose their experts on their own: of those of a layer, some are read by nobody.
+        let read = |tokens: f64| dense + experts.bytes as f64 * (1.0 - (1.0 - share).powf(tokens));
+        let position = layout.bytes_per_block() as f64 / layout.block_size as f64;
+        match *case {
+            Case::Prefill { tokens, chunk } => {
+                let (all, steps) = (tokens as f64, tokens.div_ceil(chunk) as f64);
+                let before = position * all * (steps - 1.0) / 2.0;
+                Self { bytes: read(chunk as f64) * steps + before, operations: 2.0 * (inside * all + table) }
+            }
+            Case::Decode { batch, depth, steps } => {
+                let (batch, steps) = (batch as f64, steps as f64);
+                let before = position * (depth as f64 + steps / 2.0) * batch;
+                let operations = 2.0 * (inside + table) * batch * steps;
+                Self { bytes: (read(batch) + before) * steps, operations }
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Products run on 8-bit integers: the weights are quantised, and activations are rounded for them.
+    fn integers(&self) -> bool {
+        let quantised = self.facts.bytes * 10 < self.facts.parameters * 19;
+        quantised && self.activations == Activations::Int8
+    }
+
+    /// The limit of arithmetic that applies, and its name.
+    fn arithmetic(&self) -> (f64, &'static str) {
+        if self.integers() { (self.limits.integer, "int8") } else { (self.limits.arithmetic, "f32") }
+    }
+
+    /// Shares of reading and of arithmetic.
+    fn shares(&self, row: &Row) -> (f64, f64) {
+        let Cost { bytes, operations } = Cost::of(&row.case, &self.facts, &self.layout);
+        let seconds = row.best();
+        (bytes / seconds / self.limits.read, operations / seconds / self.arithmetic().0)
+    }
+
+    /// The table, for people.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let Facts { family, parameters, bytes, .. } = self.facts;
+        let Limits { read, arithmetic, integer } = self.limits;
+        let [read, arithmetic, integer] = [read, arithmetic, integer].map(|limit| limit / 1e9);
+        let (_, name) = self.arithmetic();
+        let mut lines = vec![
+            format!("{}: {family}, {:.0} M weights in {}", self.model, parameters as f64 / 1e6, mega(bytes)),
+            format!("{}, {} threads, products in {name}", self.backend, self.threads),
+            format!(
+                "limits here and now: read {read:.1} GB/s, f32 {arithmetic:.1} GFLOP/s, int8 {integer:.1} GOP/s"
+            ),
+            format!("loaded in {:.2} s, {} of memory", self.load_s, mega(self.loaded_bytes)),
+            String::new(),
+            format!("{:<28}{:>12}{:>12}{:>12}", "", "tokens/s", "of read", format!("of {name}")),
+        ];
+        for row in &self.rows {
+            let (read, arithmetic) = self.shares(row);
+            let case = row.case.to_string();
+            let (read, arithmetic) = (percent(read), percent(arithmetic));
+            lines.push(format!("{case:<28}{:>12.1}{read:>12}{arithmetic:>12}", row.speed()));
+        }
+        lines.push(String::new());
+        lines.push(format!("peak memory {}", mega(self.peak_bytes)));
+        lines
+    }
+
+    /// The same, for machines; bytes, seconds and shares of 1.
+    pub(super) fn json(&self) -> Value {
+        let row = |row: &Row| {
+            let (read, arithmetic) = self.shares(row);
+            let (kind, tokens, chunk, batch, depth) = match row.case {
+                Case::Prefill { tokens, chunk } => ("prefill", tokens, chunk, 1, 0),
+                Case::Decode { batch, depth, steps } => ("decode", steps, 1, batch, depth),
+            };
+            json!({
+                "kind": kind, "tokens": tokens, "chunk": chunk, "batch": batch, "depth": depth,
+                "tokens_per_second": row.speed(),
+                "share_of_read": read, "share_of_arithmetic": arithmetic,
+                "runs_s": row.runs,
+            })
+        };
+        json!({
+            "model": self.model,
+            "family": self.facts.family,
+            "parameters": self.facts.parameters,
+            "weight_bytes": self.facts.bytes,
+            "backend": self.backend,
+            "threads": self.threads,
+            "arithmetic": self.arithmetic().1,
+            "load_s": self.load_s,
+            "loaded_bytes": self.loaded_bytes,
+            "peak_bytes": self.peak_bytes,
+            "limits": {
+                "read_bytes_per_second": self.limits.read,
+                "f32_operations_per_second": self.limits.arithmetic,
+                "int8_operations_per_second": self.limits.integer,
+            },
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+fn mega(bytes: u64) -> String {
+    format!("{:.0} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_kernels::ExpertFacts;
+
+    use super::*;
+
+    fn facts(tied: bool) -> Facts {
+        Facts {
+            family: "llama",
+            vocab: 100,
+            context: 64,
+            layers: 2,
+            kv_heads: 1,
+            key_dim: 4,
+            value_dim: 8,
+            hidden: 10,
+            parameters: if tied { 5_000 } else { 6_000 },
+            bytes: if tied { 2_500 } else { 3_000 },
+            embedding_bytes: 500,
+            tied,
+            experts: ExpertFacts::default(),
+            eos: Vec::new(),
+            bos: None,
+        }
+    }
+
+    #[test]
+    fn embeddings_are_looked_up_and_not_multiplied() {
+        for tied in [true, false] {
+            let facts = facts(tied);
+            let layout = facts.kv_layout(8);
+            let position = layout.bytes_per_block() as f64 / 8.0;
+            let decode = Cost::of(&Case::Decode { batch: 3, depth: 7, steps: 2 }, &facts, &layout);
+            // 4,000 weights inside and 1,000 of the output; keys and values of 8 positions.
+            assert_eq!(decode.operations, 2.0 * 5_000.0 * 6.0, "tied {tied}");
+            assert_eq!(decode.bytes, 2.0 * (2_500.0 + 3.0 * 8.0 * position), "tied {tied}");
+            let prefill = Cost::of(&Case::Prefill { tokens: 8, chunk: 4 }, &facts, &layout);
+            assert_eq!(prefill.operations, 2.0 * (8.0 * 4_000.0 + 1_000.0), "tied {tied}");
+            assert_eq!(prefill.bytes, 2.0 * 2_500.0 + 4.0 * position, "tied {tied}");
+        }
+    }
+
+    #[test]
+    fn a_token_computes_and_reads_its_own_experts_only() {
+        let experts = ExpertFacts { parameters: 2_000, bytes: 1_000, count: 4, per_token: 1 };
+        let facts = Facts { experts, ..facts(true) };
+        let layout = facts.kv_layout(8);
+        let decode = |batch| Cost::of(&Case::Decode { batch, depth: 0, steps: 1 }, &facts, &layout);
+        assert_eq!(decode(1).operations, 2.0 * (5_000.0 - 1_500.0));
+        let keys = |batch: f64| layout.bytes_per_block() as f64 / 8.0 * 0.5 * batch;
+        assert_eq!(decode(1).bytes - keys(1.0), 1_500.0 + 250.0);
+        assert_eq!(decode(2).bytes - keys(2.0), 1_500.0 + 1_000.0 * (1.0 - 0.75 * 0.75));
+    }
+}
