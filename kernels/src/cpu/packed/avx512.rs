@@ -11,8 +11,9 @@ use crate::packed::form::{FP4_CODES, Form, Known, Run, Scales, with_form};
 use crate::packed::input::Side;
 use crate::packed::{PANEL, Packed, QUADS, VECTOR};
 
-/// How far ahead of the codes being used the next ones are asked for, in bytes.
-const AHEAD: usize = 2048;
+/// How far ahead of the codes being used the next ones are asked for, in bytes: so many that memory is always busy, few
+/// enough for the second cache, which they go to.
+const AHEAD: usize = 8192;
 
 /// Computes the panels of `range` for the tile of `target`.
 ///
@@ -84,7 +85,7 @@ unsafe fn panel<F: Known, const M: usize>(panel: &[u8], groups: usize, tile: *co
         unsafe {
             unrolled!(v < 8, {
                 if v < form.bits + form.planes {
-                    _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + v * VECTOR).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(AHEAD + v * VECTOR).cast());
                 }
             });
             let mut halves = [[_mm512_setzero_si512(); M]; 2];
