@@ -48,10 +48,10 @@ impl Resources {
             Activations::Int8 => millstream_kernels::Activations::Int8,
             Activations::F32 => millstream_kernels::Activations::F32,
         };
-        let loaded = millstream_kernels::load_with(path, activations)
+        let (loaded, tokenizer) = millstream_kernels::load_beside(path, activations, Tokenizer::load)
             .map_err(|source| Error::Model { path: place(), source: Box::new(source) })?;
         let text = |source| Error::Text { path: place(), source };
-        let tokenizer = Tokenizer::load(&loaded.text).map_err(text)?;
+        let tokenizer = tokenizer.map_err(text)?;
         let template = ChatTemplate::load(&loaded.text, &tokenizer).map_err(text)?;
         Ok(Self { model: loaded.model, tokenizer: Arc::new(tokenizer), template: template.map(Arc::new) })
     }

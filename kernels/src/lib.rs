@@ -15,7 +15,7 @@ pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
     Activations, ExpertFacts, Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load,
-    load_with,
+    load_beside, load_with,
 };
 pub use weights::Mapped;
 

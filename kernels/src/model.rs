@@ -18,7 +18,7 @@ mod scratch;
 mod source;
 mod text;
 
-pub use load::{Activations, Loaded, load, load_with};
+pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
 

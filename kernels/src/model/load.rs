@@ -86,19 +86,49 @@ pub fn load(path: &Path) -> Result<Loaded, Error> {
 /// # Errors
 /// As for [`load`].
 pub fn load_with(path: &Path, activations: Activations) -> Result<Loaded, Error> {
+    Ok(load_beside(path, activations, |_| ())?.0)
+}
+
+/// [`load_with`], while another thread reads what the files say about text: both take long for a large vocabulary.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_beside<T: Send>(
+    path: &Path,
+    activations: Activations,
+    read: impl FnOnce(&TextFiles) -> T + Send,
+) -> Result<(Loaded, T), Error> {
     if path.is_dir() {
-        return folder(path, activations);
+        return folder(path, activations, read);
     }
     let file = Arc::new(Mapped::open(path)?);
     if !gguf::is_gguf(&file) {
         let problem = "is neither a folder with config.json nor a GGUF file".to_owned();
         return Err(Error::NotAModel { path: path.to_owned(), problem });
     }
-    from_gguf(path, gguf::read(&file)?, activations)
+    from_gguf(path, gguf::read(&file)?, activations, read)
+}
+
+/// Runs both at the same time.
+fn beside<T: Send>(
+    text: TextFiles,
+    read: impl FnOnce(&TextFiles) -> T + Send,
+    load: impl FnOnce() -> Result<Arc<dyn Model>, Error>,
+) -> Result<(Loaded, T), Error> {
+    let (model, read) = std::thread::scope(|scope| {
+        let read = scope.spawn(|| read(&text));
+        (load(), read.join())
+    });
+    let read = read.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
+    Ok((Loaded { model: model?, text }, read))
 }
 
 /// Loads a folder.
-fn folder(path: &Path, activations: Activations) -> Result<Loaded, Error> {
+fn folder<T: Send>(
+    path: &Path,
+    activations: Activations,
+    read: impl FnOnce(&TextFiles) -> T + Send,
+) -> Result<(Loaded, T), Error> {
     let config_path = path.join("config.json");
     let Some(config) = files::json_if_any(&config_path)? else {
         let problem = "the folder has no config.json".to_owned();
@@ -117,7 +147,7 @@ fn folder(path: &Path, activations: Activations) -> Result<Loaded, Error> {
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };
-    Ok(Loaded { model: (family.load)(source, &settings)?, text: text::of_folder(path)? })
+    beside(text::of_folder(path)?, read, || (family.load)(source, &settings))
 }
 
 /// The tensors of a model; matrices will be packed if the activations ask for it.
@@ -133,7 +163,12 @@ fn weights(mut weights: Weights, activations: Activations) -> Weights {
 const PACKERS_MAX: usize = 8;
 
 /// Loads a GGUF file.
-fn from_gguf(path: &Path, gguf: Gguf, activations: Activations) -> Result<Loaded, Error> {
+fn from_gguf<T: Send>(
+    path: &Path,
+    gguf: Gguf,
+    activations: Activations,
+    read: impl FnOnce(&TextFiles) -> T + Send,
+) -> Result<(Loaded, T), Error> {
     let found = match gguf.metadata.get("general.architecture") {
         Some(Value::Text(found)) => found.clone(),
         _ => {
@@ -159,14 +194,15 @@ fn from_gguf(path: &Path, gguf: Gguf, activations: Activations) -> Result<Loaded
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };
-    let model = (family.load)(source, &settings)?;
-    let (texts, vocab) = (text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len()), model.facts().vocab);
+    let texts = text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
+    let both = beside(text, read, || (family.load)(source, &settings))?;
+    let vocab = both.0.model.facts().vocab;
     if texts > vocab {
         let key = "tokenizer.ggml.tokens".to_owned();
         let problem = format!("has {texts} tokens, the model {vocab}");
         return Err(Error::Config { path: path.to_owned(), key, problem });
     }
-    Ok(Loaded { model, text })
+    Ok(both)
 }
 
 /// The family that `config.json` names, by class and by type; both must agree where both are there.
