@@ -88,3 +88,11 @@ fn what_is_no_number_does_not_vanish() {
         assert!(out[..17].iter().all(|v| v.is_nan()) && out[17..].iter().all(|v| v.is_finite()));
     }
 }
+
+#[test]
+fn nothing_times_anything_is_nothing() {
+    let mut sample = Sample::new(25);
+    for (_, packed) in samples(&mut sample, 5) {
+        assert!(product(&mut CpuBackend::new(2, &[]), &[], &packed).is_empty());
+    }
+}

@@ -34,6 +34,9 @@ pub(crate) struct Matmul<'p> {
 impl Matmul<'_> {
     /// Runs all products as one operation of the pool.
     pub(crate) fn run(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
+        if rows == 0 {
+            return;
+        }
         if parts.iter().any(|(weight, _)| weight.is_packed()) {
             return self.packed(x, rows, parts);
         }
@@ -45,7 +48,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Products with weights some of which are packed: those first, then the others.
+    /// Products with weights some of which are packed; one by one, if not all are.
     fn packed(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
         let is_packed = |(weight, _): &(&Matrix, &mut [f32])| weight.is_packed();
         if !parts.iter().all(is_packed) {

@@ -12,6 +12,7 @@ use super::Level;
 use super::buffer::Buffer;
 use super::output::Output;
 use super::threads::Pool;
+use crate::packed::form::{Known, Run, with_form};
 use crate::packed::input::{self, WORDS};
 use crate::packed::{GROUP, PANEL, Packed, plain};
 
@@ -104,7 +105,7 @@ fn quantise(level: Level, x: &[f32], cols: usize, tile: &mut [u32]) {
 ///
 /// # Safety
 /// No other thread writes these columns.
-#[expect(unsafe_code, reason = "threads write parts of one output, and calls of code for a level")]
+#[expect(unsafe_code, reason = "threads write parts of one output")]
 pub(crate) unsafe fn columns(
     level: Level,
     tiles: Tiles<'_>,
@@ -118,22 +119,39 @@ pub(crate) unsafe fn columns(
         let near = first..range.end.min(first + near);
         for tile in tiles.iter() {
             let target = Target { out, cols, tile };
-            // SAFETY: the caller's promise; the level says that the machine has the features.
-            unsafe {
-                match level {
-                    Level::Plain => target.plain(weight, near.clone()),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => avx2::panels(weight, near.clone(), &target),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => avx512::panels(weight, near.clone(), &target),
-                }
+            with_form(weight.dtype, Panels { level, weight, range: near.clone(), target });
+        }
+    }
+}
+
+/// Panels that a tile goes through. Made by [`columns`] alone, with its promise that no other thread writes the columns.
+struct Panels<'a> {
+    level: Level,
+    weight: &'a Packed,
+    /// Columns of the output; it starts at a panel.
+    range: Range<usize>,
+    target: Target<'a>,
+}
+
+impl Run for Panels<'_> {
+    #[inline]
+    fn run<F: Known>(self) {
+        // SAFETY: the promise of `columns`; the level says that the machine has the features.
+        #[expect(unsafe_code, reason = "calls code for a level")]
+        unsafe {
+            match self.level {
+                Level::Plain => self.target.plain(self.weight, self.range),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::panels::<F>(&self),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => avx512::panels::<F>(&self),
             }
         }
     }
 }
 
 /// Where the products of a tile go.
-pub(crate) struct Target<'a> {
+struct Target<'a> {
     out: &'a Output<'a>,
     /// Columns of the output.
     cols: usize,

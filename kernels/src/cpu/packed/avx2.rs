@@ -3,13 +3,12 @@
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::Target;
+use super::Panels;
 use crate::cpu::lanes::{LANES, unrolled};
-use crate::packed::form::{FP4_CODES, Form, Known, Run, Scales, with_form};
+use crate::packed::form::{FP4_CODES, Form, Known, Scales};
 use crate::packed::input::{self, Side};
-use crate::packed::{PANEL, Packed, QUADS, VECTOR};
+use crate::packed::{PANEL, QUADS, VECTOR};
 
 /// [`input::quantise`], compiled for AVX2.
 #[target_feature(enable = "avx2")]
@@ -17,32 +16,19 @@ pub(super) fn quantise(x: &[f32], cols: usize, tile: &mut [u32]) {
     input::quantise(x, cols, tile);
 }
 
-/// Computes the panels of `range` for the tile of `target`.
+/// Computes panels for a tile.
 ///
 /// # Safety
 /// The machine has AVX2, FMA and F16C; no other thread writes these columns.
-pub(super) unsafe fn panels(weight: &Packed, range: Range<usize>, target: &Target<'_>) {
-    with_form(weight.dtype, Panels { weight, range, target });
-}
-
-/// Arguments of [`panels`].
-struct Panels<'a> {
-    weight: &'a Packed,
-    range: Range<usize>,
-    target: &'a Target<'a>,
-}
-
-impl Run for Panels<'_> {
-    #[inline]
-    fn run<F: Known>(self) {
-        for first in (0..self.target.tile.rows).step_by(4) {
-            // SAFETY: the promises of `panels`; the rows are of the tile.
-            unsafe {
-                match self.target.tile.rows - first {
-                    1 => run::<F, 1>(&self, first),
-                    2 => run::<F, 2>(&self, first),
-                    _ => run::<F, 4>(&self, first),
-                }
+pub(super) unsafe fn panels<F: Known>(panels: &Panels<'_>) {
+    let rows = panels.target.tile.rows;
+    for first in (0..rows).step_by(4) {
+        // SAFETY: the caller's promises; the rows are of the tile.
+        unsafe {
+            match rows - first {
+                1 => run::<F, 1>(panels, first),
+                2 => run::<F, 2>(panels, first),
+                _ => run::<F, 4>(panels, first),
             }
         }
     }
@@ -54,7 +40,7 @@ impl Run for Panels<'_> {
 /// As for [`panels`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, first: usize) {
-    let Panels { weight, range, target } = panels;
+    let Panels { weight, range, target, .. } = panels;
     let tile = target.tile;
     assert!(tile.words.len() == input::WORDS * weight.groups * tile.rows && first + M <= tile.rows);
     for col in (range.start..range.end).step_by(LANES) {

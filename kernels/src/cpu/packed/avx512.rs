@@ -3,44 +3,29 @@
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::Target;
+use super::Panels;
 use crate::cpu::lanes::unrolled;
-use crate::packed::form::{FP4_CODES, Form, Known, Run, Scales, with_form};
+use crate::packed::form::{FP4_CODES, Form, Known, Scales};
 use crate::packed::input::Side;
-use crate::packed::{PANEL, Packed, QUADS, VECTOR};
+use crate::packed::{PANEL, QUADS, VECTOR};
 
 /// How far ahead of the codes being used the next ones are asked for, in bytes: so many that memory is always busy, few
 /// enough for the second cache, which they go to.
 const AHEAD: usize = 8192;
 
-/// Computes the panels of `range` for the tile of `target`.
+/// Computes panels for a tile.
 ///
 /// # Safety
 /// The machine has what [`Level::Avx512`](crate::cpu::Level::Avx512) says; no other thread writes these columns.
-pub(super) unsafe fn panels(weight: &Packed, range: Range<usize>, target: &Target<'_>) {
-    with_form(weight.dtype, Panels { weight, range, target });
-}
-
-/// Arguments of [`panels`].
-struct Panels<'a> {
-    weight: &'a Packed,
-    range: Range<usize>,
-    target: &'a Target<'a>,
-}
-
-impl Run for Panels<'_> {
-    #[inline]
-    fn run<F: Known>(self) {
-        // SAFETY: the promises of `panels`; the tile has as many rows as the kernel is told.
-        unsafe {
-            match self.target.tile.rows {
-                1 => run::<F, 1>(&self),
-                2 => run::<F, 2>(&self),
-                4 => run::<F, 4>(&self),
-                _ => run::<F, 8>(&self),
-            }
+pub(super) unsafe fn panels<F: Known>(panels: &Panels<'_>) {
+    // SAFETY: the caller's promises; the tile has as many rows as the kernel is told.
+    unsafe {
+        match panels.target.tile.rows {
+            1 => run::<F, 1>(panels),
+            2 => run::<F, 2>(panels),
+            4 => run::<F, 4>(panels),
+            _ => run::<F, 8>(panels),
         }
     }
 }
@@ -51,7 +36,7 @@ impl Run for Panels<'_> {
 /// As for [`panels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>) {
-    let Panels { weight, range, target } = panels;
+    let Panels { weight, range, target, .. } = panels;
     assert!(target.tile.words.len() == crate::packed::input::WORDS * weight.groups * M);
     for panel in range.start / PANEL..range.end.div_ceil(PANEL) {
         // SAFETY: a panel and a tile of so many groups; the caller's promise for the columns.
