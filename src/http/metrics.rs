@@ -4,6 +4,7 @@
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use millstream_actors::gauges::GroupGauges;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts, TextEncoder};
@@ -132,11 +133,13 @@ fn seats(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     .concat())
 }
 
+/// One number of each group.
+fn of_groups(http: &Http, number: fn(&GroupGauges) -> u64) -> Rows<'_> {
+    http.mill.gauges().iter().map(|group| (group.name.as_str(), number(group) as f64)).collect()
+}
+
 fn groups(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
-    let groups = http.mill.gauges();
-    let rows = |number: fn(&millstream_actors::gauges::GroupGauges) -> u64| -> Rows<'_> {
-        groups.iter().map(|group| (group.name.as_str(), number(group) as f64)).collect()
-    };
+    let rows = |number: fn(&GroupGauges) -> u64| of_groups(http, number);
     let label = "group";
     Ok([
         gauge(
@@ -173,10 +176,7 @@ fn groups(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
 
 /// What the groups do not compute twice.
 fn reuse(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
-    let groups = http.mill.gauges();
-    let rows = |number: fn(&millstream_actors::gauges::GroupGauges) -> u64| -> Rows<'_> {
-        groups.iter().map(|group| (group.name.as_str(), number(group) as f64)).collect()
-    };
+    let rows = |number: fn(&GroupGauges) -> u64| of_groups(http, number);
     let label = "group";
     Ok([
         gauge(

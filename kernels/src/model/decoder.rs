@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use super::parts::{AttentionPart, Ends, FeedForward, LatentPart, Mixture, Norm};
 use super::pass::Pass;
+use super::source::{AttentionSettings, Source};
 use super::{Facts, Model, Row, Scratch};
 use crate::backend::Backend;
+use crate::config::Shape;
 use crate::error::Error;
 use crate::kv::KvMemory;
-use crate::op::RopeTable;
+use crate::op::{Activation, RopeTable};
 
 /// A loaded model of this layout.
 pub(super) struct Decoder {
@@ -37,6 +39,41 @@ pub(super) enum AttentionKind {
 pub(super) enum FeedForwardKind {
     Dense(Box<FeedForward>),
     Mixture(Box<Mixture>),
+}
+
+impl Layer {
+    /// A layer of these parts, and the two norms before them under their usual names.
+    ///
+    /// # Errors
+    /// As for [`Source::layer_norm`].
+    pub fn new(
+        source: &mut Source,
+        layer: usize,
+        shape: &Shape,
+        (attention, feed_forward): (AttentionKind, FeedForwardKind),
+    ) -> Result<Layer, Error> {
+        Ok(Layer {
+            attention_norm: source.before_attention(layer, shape)?,
+            attention,
+            feed_forward_norm: source.before_feed_forward(layer, shape)?,
+            feed_forward,
+        })
+    }
+
+    /// A layer as Llama has it: heads with these settings, and a gated SiLU feed-forward part.
+    ///
+    /// # Errors
+    /// Any of [`Error`] about tensors.
+    pub fn dense(
+        source: &mut Source,
+        layer: usize,
+        shape: &Shape,
+        settings: AttentionSettings,
+    ) -> Result<Layer, Error> {
+        let attention = AttentionKind::Heads(source.attention(layer, shape, settings)?);
+        let feed_forward = source.feed_forward(layer, shape, Activation::Silu)?;
+        Layer::new(source, layer, shape, (attention, FeedForwardKind::Dense(Box::new(feed_forward))))
+    }
 }
 
 impl Decoder {

@@ -32,12 +32,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         } else {
             FeedForwardKind::Mixture(Box::new(mixture(&mut source, &config, layer)?))
         };
-        layers.push(Layer {
-            attention_norm: source.before_attention(layer, shape)?,
-            attention,
-            feed_forward_norm: source.before_feed_forward(layer, shape)?,
-            feed_forward,
-        });
+        layers.push(Layer::new(&mut source, layer, shape, (attention, feed_forward))?);
     }
     let rope = source.rope(&config.rope, config.turning, shape.context)?;
     // Released checkpoints bring layers that guess further tokens, behind those of the model; and some store the

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::Model;
-use super::decoder::{AttentionKind, Decoder, FeedForwardKind, Layer};
+use super::decoder::{Decoder, Layer};
 use super::source::{AttentionSettings, Naming, Source};
 use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
-use crate::op::Activation;
 
 /// Takes the model out of its files.
 ///
@@ -24,15 +23,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let mut layers = Vec::new();
     for layer in 0..shape.layers {
         let settings = AttentionSettings { biases: true, ..AttentionSettings::plain(shape) };
-        let attention = AttentionKind::Heads(source.attention(layer, shape, settings)?);
-        let feed_forward =
-            FeedForwardKind::Dense(Box::new(source.feed_forward(layer, shape, Activation::Silu)?));
-        layers.push(Layer {
-            attention_norm: source.before_attention(layer, shape)?,
-            attention,
-            feed_forward_norm: source.before_feed_forward(layer, shape)?,
-            feed_forward,
-        });
+        layers.push(Layer::dense(&mut source, layer, shape, settings)?);
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
     let facts = source.finish("qwen2", shape, &ends, |_| false)?;

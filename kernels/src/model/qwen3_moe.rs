@@ -34,12 +34,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         } else {
             FeedForwardKind::Dense(Box::new(source.feed_forward(layer, shape, Activation::Silu)?))
         };
-        layers.push(Layer {
-            attention_norm: source.before_attention(layer, shape)?,
-            attention,
-            feed_forward_norm: source.before_feed_forward(layer, shape)?,
-            feed_forward,
-        });
+        layers.push(Layer::new(&mut source, layer, shape, (attention, feed_forward))?);
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
     let facts = source.finish("qwen3_moe", shape, &ends, |_| false)?;
