@@ -75,6 +75,7 @@ impl Rank {
                 start: row.start,
                 blocks,
                 logits: Want::At(wants),
+                ..Row::default()
             })
             .collect();
         if !step.is_empty() {

@@ -82,7 +82,7 @@ const fn layout(
     (key_dim, value_dim): (usize, usize),
     block_size: usize,
 ) -> KvLayout {
-    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
+    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32, state: 0 }
 }
 
 /// All activations.

@@ -27,12 +27,19 @@ pub struct KvLayout {
     pub block_size: usize,
     /// How numbers are stored.
     pub format: KvFormat,
+    /// Numbers of a sequence's state slot; 0 where a model keeps everything in blocks.
+    pub state: usize,
 }
 
 impl KvLayout {
     /// Bytes that one block takes, all layers together.
     pub fn bytes_per_block(&self) -> usize {
         self.layers * self.bytes_per_layer()
+    }
+
+    /// Bytes that one state slot takes.
+    pub fn bytes_per_slot(&self) -> usize {
+        self.state * size_of::<f32>()
     }
 
     /// Distance between one value of a key and the next: `block_size`, rounded up to whole vectors.
@@ -81,6 +88,8 @@ pub struct KvMemory {
     blocks: usize,
     /// Numbers in their format; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
     memory: MmapMut,
+    /// State slots, `[slots, state]`.
+    slots: Vec<f32>,
 }
 
 impl KvMemory {
@@ -91,7 +100,7 @@ impl KvMemory {
             .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
     }
 
-    /// Memory for `blocks` blocks, all zero. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
+    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
@@ -102,7 +111,46 @@ impl KvMemory {
         // system has no large ones, small ones do.
         #[cfg(target_os = "linux")]
         let _ = memory.advise(memmap2::Advice::HugePage);
-        KvMemory { layout, blocks, memory }
+        KvMemory { layout, blocks, memory, slots: Vec::new() }
+    }
+
+    /// The same, with `slots` state slots.
+    pub fn with_slots(self, slots: usize) -> KvMemory {
+        KvMemory { slots: vec![0.0; slots * self.layout.state], ..self }
+    }
+
+    /// Number of state slots; 0 where a slot holds nothing.
+    pub fn slots(&self) -> usize {
+        self.slots.len().checked_div(self.layout.state).unwrap_or(0)
+    }
+
+    /// The numbers of a state slot.
+    pub fn slot(&self, slot: u32) -> &[f32] {
+        &self.slots[slot as usize * self.layout.state..][..self.layout.state]
+    }
+
+    /// The numbers of a state slot, to be written.
+    pub fn slot_mut(&mut self, slot: u32) -> &mut [f32] {
+        &mut self.slots[slot as usize * self.layout.state..][..self.layout.state]
+    }
+
+    /// The bytes of a state slot, to be sent to a rank of the same layout.
+    pub fn export_slot(&self, slot: u32) -> Vec<u8> {
+        self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// Fills a state slot from bytes that [`KvMemory::export_slot`] gave under the same layout.
+    ///
+    /// # Errors
+    /// [`Error::KvBlock`] if `bytes` has another size; the slot is unchanged then.
+    pub fn import_slot(&mut self, slot: u32, bytes: &[u8]) -> Result<(), Error> {
+        let needed = self.layout.bytes_per_slot();
+        if bytes.len() != needed {
+            return Err(Error::KvBlock { size: bytes.len(), needed });
+        }
+        let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.slot_mut(slot).iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
+        Ok(())
     }
 
     /// Shape of a block.
@@ -187,7 +235,7 @@ mod tests {
     const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 
     fn layout(format: KvFormat) -> KvLayout {
-        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format }
+        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format, state: 3 }
     }
 
     #[test]
@@ -230,6 +278,17 @@ mod tests {
             let said = format!("a KV block of {} bytes, this layout needs {size}", size - 4);
             assert_eq!(error.to_string(), said);
         }
+    }
+
+    #[test]
+    fn a_state_travels_as_bytes() {
+        let mut from = KvMemory::new(layout(KvFormat::F32), 1).with_slots(2);
+        from.slot_mut(1).copy_from_slice(&[1.0, -2.5, f32::MIN_POSITIVE]);
+        let bytes = from.export_slot(1);
+        let mut into = KvMemory::new(layout(KvFormat::F16), 1).with_slots(3);
+        into.import_slot(2, &bytes).expect("same layout");
+        assert_eq!((into.slot(2), into.slot(1)), (from.slot(1), [0.0; 3].as_slice()));
+        assert!(into.import_slot(0, &bytes[1..]).is_err() && into.slots() == 3);
     }
 
     #[test]

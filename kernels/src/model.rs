@@ -17,10 +17,12 @@ mod route;
 mod scratch;
 mod source;
 mod text;
+mod vision;
 
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
+pub use vision::{ImagePlan, Pixels, Vision};
 
 use crate::backend::Backend;
 use crate::error::Error;
@@ -30,6 +32,11 @@ use crate::kv::{KvFormat, KvLayout, KvMemory};
 pub trait Model: Send + Sync {
     /// What is known of the model without running it.
     fn facts(&self) -> &Facts;
+
+    /// How the model sees, where it has eyes.
+    fn vision(&self) -> Option<&dyn Vision> {
+        None
+    }
 
     /// Computes one step: the tokens of every row are embedded, their keys and values written to `kv`, and the logits
     /// that the rows want left in `scratch` ([`Scratch::logits`]), rows in order.
@@ -80,6 +87,25 @@ pub struct Facts {
     pub eos: Vec<u32>,
     /// Token that starts every text, if the files name one.
     pub bos: Option<u32>,
+    /// What a sequence keeps beside its blocks; `None`: nothing.
+    pub state: Option<StateFacts>,
+    /// Token that stands for one row of an image in the ids; `None`: the model has no eyes.
+    pub image_token: Option<u32>,
+}
+
+/// What a sequence keeps beside its blocks, in a state slot: windows of the newest tokens, remainders of compression.
+///
+/// A slot knows positions from [`Local::valid_from`] on, so a sequence that begins behind found blocks computes some
+/// tokens before their end once more (a *replay*): they fill the windows, and write no block.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct StateFacts {
+    /// Tokens a window holds, the newest included: the length of a bounded replay.
+    pub window: u32,
+    /// Replayed tokens after which everything is as if nothing had been found.
+    pub exact_replay: u32,
+    /// Where the layers behind the last source of keys need only the newest tokens of a prompt: how many of them
+    /// ([`Local::decoder_from`]).
+    pub decoder_keep: Option<u32>,
 }
 
 /// Experts of all layers, of which each token is computed by a few; all zero where a model has none.
@@ -100,12 +126,12 @@ impl Facts {
     /// format fits too.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32, state: 0 }
     }
 }
 
 /// One sequence's share of a step.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Default)]
 pub struct Row<'a> {
     /// Its next tokens.
     pub tokens: &'a [u32],
@@ -115,12 +141,47 @@ pub struct Row<'a> {
     pub blocks: &'a [u32],
     /// For which tokens the logits are wanted.
     pub logits: Want<'a>,
+    /// What the sequence keeps beside its blocks; the default for models that keep nothing.
+    pub local: Local<'a>,
+    /// Embeddings that stand in for some of the tokens, ascending.
+    pub spans: &'a [Span<'a>],
+    /// Positions that heads turn by, one a token: time, row, column, as [`Vision::turns`] counts them; empty: the
+    /// tokens' own positions.
+    pub turns: &'a [[u32; 3]],
+}
+
+/// The part of a row that only models with a state look at.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Local<'a> {
+    /// Its state slot.
+    pub slot: u32,
+    /// Windows know positions from here on; what lies before is not seen in them.
+    pub valid_from: u32,
+    /// The blocks hold everything of the positions below this one; none of it is written again.
+    pub written: u32,
+    /// Up to three tokens before the first, in their order; fewer only at the start of the sequence.
+    pub before: &'a [u32],
+    /// Layers behind the last source of keys run on positions from here on only, and see none before in their windows;
+    /// `None`: on all. A row that gives logits ends behind it.
+    pub decoder_from: Option<u32>,
+}
+
+/// Embeddings of consecutive tokens of a row, in the place of those that the ids have: a piece of an image.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Span<'a> {
+    /// Its first token, relative to the row's.
+    pub first: u32,
+    /// `[tokens, width]`, as [`Vision::encode`] gives them.
+    pub embeddings: &'a [f32],
+    /// Values of a token: `hidden`, or more where an image also enters deeper layers.
+    pub width: usize,
 }
 
 /// Which tokens of a row give logits. Only these pass the last norm and the output matrix.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Want<'a> {
     /// None: a chunk inside a prompt.
+    #[default]
     Nothing,
     /// The last one.
     Last,

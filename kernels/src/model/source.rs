@@ -195,6 +195,8 @@ impl Source {
             experts: self.experts,
             eos: self.tokens.eos,
             bos: self.tokens.bos,
+            state: None,
+            image_token: None,
         })
     }
 
