@@ -3,6 +3,7 @@
 
 mod decoder;
 mod deepseek;
+mod deepseek_v41;
 mod gemma3;
 mod gpt_oss;
 mod latent;
