@@ -12,7 +12,7 @@ pub(crate) mod rope;
 pub(crate) mod settings;
 
 pub(crate) use deepseek::DeepSeek;
-pub(crate) use deepseek_v41::{Candidates, DeepSeekV41, Drafter};
+pub(crate) use deepseek_v41::{DeepSeekV41, Drafter};
 pub(crate) use gemma3::Gemma3;
 pub(crate) use gpt_oss::GptOss;
 pub(crate) use llama::Llama;

@@ -56,7 +56,12 @@ impl Mixes {
 pub(crate) fn check_mix(args: &Mixing<'_>, x: &[f32]) -> usize {
     let outputs = args.streams * (2 + args.streams);
     assert!(args.streams > 0 && args.weight.cols > 0, "mix: no streams");
-    assert!(args.weight.cols.is_multiple_of(args.streams), "mix: {:?} of {} streams", args.weight, args.streams);
+    assert!(
+        args.weight.cols.is_multiple_of(args.streams),
+        "mix: {:?} of {} streams",
+        args.weight,
+        args.streams
+    );
     assert_eq!((args.weight.rows, args.base.len()), (outputs, outputs), "mix: outputs");
     assert!(x.len().is_multiple_of(args.weight.cols), "mix: {} values of {:?}", x.len(), args.weight);
     x.len() / args.weight.cols

@@ -124,7 +124,10 @@ impl KvMemory {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
         assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
-        assert!(layout.paired == 0 || block_size.is_multiple_of(2), "a pair would lie in two blocks: {layout:?}");
+        assert!(
+            layout.paired == 0 || block_size.is_multiple_of(2),
+            "a pair would lie in two blocks: {layout:?}"
+        );
         let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
         let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
         // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
@@ -262,7 +265,16 @@ mod tests {
     const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 
     fn layout(format: KvFormat) -> KvLayout {
-        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format, state: 3, paired: 0 }
+        KvLayout {
+            layers: 2,
+            kv_heads: 2,
+            key_dim: 3,
+            value_dim: 5,
+            block_size: 4,
+            format,
+            state: 3,
+            paired: 0,
+        }
     }
 
     #[test]
@@ -310,27 +322,27 @@ mod tests {
     #[test]
     fn paired_layers_hold_half_as_many_entries() {
         for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
-            let whole = KvLayout { kv_heads: 1, layers: 3, ..layout(format) };
+            let whole = KvLayout { kv_heads: 1, layers: 3, block_size: 32, ..layout(format) };
             let halved = KvLayout { paired: 2, ..whole };
             let both = KvLayout { paired: 3, ..whole };
             assert!(both.bytes_per_block() < halved.bytes_per_block(), "{format:?}");
             assert!(halved.bytes_per_block() < whole.bytes_per_block(), "{format:?}");
             let mut kv = KvMemory::new(halved, 2);
-            for (layer, entries) in [(0, 2), (1, 2), (2, 4)] {
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
                 for entry in 0..entries {
-                    let number = (10 * layer + entry) as f32;
+                    let number = (layer * 32 + entry) as f32;
                     kv.write(layer, 1, entry, &[number; 3], &[-number; 5]);
                 }
             }
             let (mut wide, mut row) = (Widened::default(), [0.0; 5]);
-            for (layer, entries) in [(0, 2), (1, 2), (2, 4)] {
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
                 for entry in 0..entries {
-                    let number = (10 * layer + entry) as f32;
+                    let number = (layer * 32 + entry) as f32;
                     kv.value((layer, 1), 0, entry, &mut row);
                     let near = |got: f32, want: f32| (got - want).abs() < 1e-4;
                     assert!(row.iter().all(|&got| near(got, -number)), "{format:?} layer {layer}: {row:?}");
                     let (keys, values) = kv.head(layer, 1, 0, &mut wide);
-                    assert!(near(keys[8 + entry], number) && near(values[8 * entry + 4], -number));
+                    assert!(near(keys[entries + entry], number) && near(values[8 * entry + 4], -number));
                 }
             }
         }

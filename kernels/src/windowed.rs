@@ -122,12 +122,19 @@ impl Windowed<'_> {
             return (start.saturating_sub(self.window).max(from)..start, first..first + row.tokens);
         }
         let low = (position + 1).saturating_sub(self.window).max(from);
-        (low.min(start)..start, first + low.saturating_sub(start)..place.place + 1)
+        let end = place.place + 1;
+        (low.min(start)..start, (first + low.saturating_sub(start)).min(end)..end)
     }
 
     /// Writes the keys that a token sees to `keys [seen, stride]` in a fixed order: window, then chosen. Values behind the
     /// end of a key are left as they are.
-    pub(crate) fn gather(&self, place: Place, (kv, dim): (&KvMemory, usize), stride: usize, keys: &mut Vec<f32>) -> usize {
+    pub(crate) fn gather(
+        &self,
+        place: Place,
+        (kv, dim): (&KvMemory, usize),
+        stride: usize,
+        keys: &mut Vec<f32>,
+    ) -> usize {
         let (ring, own) = self.seen(place);
         let row = &self.rows[place.row];
         let chosen = self.chosen.map(|(layer, lists)| (layer, lists.of(place.place)));

@@ -144,8 +144,7 @@ impl DeepSeekV41 {
         if let Some(ratio) = self.ratios.iter().find(|&&ratio| ratio > 2) {
             return Err(text.unsupported("compress_ratios", ratio.to_string(), "0, 1, 2"));
         }
-        for (key, ids) in
-            [("kv_source_layer_ids", &self.sources), ("index_source_layer_ids", &self.choosers)]
+        for (key, ids) in [("kv_source_layer_ids", &self.sources), ("index_source_layer_ids", &self.choosers)]
         {
             let compressed = |&layer: &usize| layer < layers && self.ratios[layer] > 0;
             if !ids.is_sorted_by(|a, b| a < b) || !ids.iter().all(compressed) {
@@ -156,7 +155,8 @@ impl DeepSeekV41 {
         let (_, index_dim) = self.index_heads;
         let odd = !self.turning.is_multiple_of(2);
         if odd || self.turning > head_dim || self.turning > index_dim && !self.choosers.is_empty() {
-            let problem = format!("{} of {head_dim} or {index_dim} values cannot turn in pairs", self.turning);
+            let problem =
+                format!("{} of {head_dim} or {index_dim} values cannot turn in pairs", self.turning);
             return Err(text.wrong("qk_rope_head_dim", problem));
         }
         if !heads.is_multiple_of(self.groups.0) {
@@ -174,7 +174,8 @@ impl DeepSeekV41 {
             let chooser = DeepSeekV41::last_of(&self.choosers, layer);
             let chooses_there = chooser.is_some_and(|chooser| source(chooser) == from);
             if from.is_none() || !chooses_there {
-                let problem = format!("layer {layer} finds no source and choice of entries of {ratio} tokens");
+                let problem =
+                    format!("layer {layer} finds no source and choice of entries of {ratio} tokens");
                 return Err(text.wrong("kv_source_layer_ids", problem));
             }
         }
