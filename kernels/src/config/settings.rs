@@ -224,7 +224,8 @@ impl<'a> Settings<'a> {
         self.wrong(key, "is missing".to_owned())
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, Error> {
+    /// A number, if there is one.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, Error> {
         match self.find(key) {
             None => Ok(None),
             Some(Found::Number(number)) => Ok(Some(number)),
