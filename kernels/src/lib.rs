@@ -15,9 +15,9 @@ pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
     Activations, CompressedFacts, ExpertFacts, Facts, GgufTokenizer, ImagePlan, Loaded, Local, Model, Pixels,
-    Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load, load_beside, load_with,
+    Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want, load, load_beside, load_with, survey,
 };
-pub use weights::Mapped;
+pub use weights::{Mapped, TensorFacts};
 
 mod backend;
 pub mod check;

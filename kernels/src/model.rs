@@ -17,11 +17,13 @@ mod qwen3_moe;
 mod route;
 mod scratch;
 mod source;
+mod survey;
 mod text;
 mod vision;
 
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
+pub use survey::{Survey, survey};
 pub use text::{GgufTokenizer, TextFiles};
 pub use vision::{ImagePlan, Pixels, Vision};
 

@@ -61,7 +61,11 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
     let config = config::DeepSeekV41::from_json(settings)?;
     let text = settings.section("text_config")?;
     let vocab = config.shape.vocab.unwrap_or_default();
-    let engram = Engram::open(text.as_ref().unwrap_or(settings), vocab)?;
+    let of_engram = text.as_ref().unwrap_or(settings);
+    let engram = match source.weights.is_noting() {
+        true => Engram::outline(of_engram)?,
+        false => Engram::open(of_engram, vocab)?,
+    };
     let mut taker = Taker { source: &mut source, config: &config, engram: engram.as_ref() };
     let ends = taker.ends()?;
     let layers = (0..config.shape.layers).map(|layer| taker.layer(layer)).collect::<Result<Vec<_>, _>>()?;

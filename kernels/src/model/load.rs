@@ -44,7 +44,7 @@ struct Family {
 }
 
 /// Takes a model out of its files.
-type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
+pub(super) type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
 const FAMILIES: [Family; 8] = [
@@ -137,25 +137,38 @@ fn folder<T: Send>(
     activations: Activations,
     read: impl FnOnce(&TextFiles) -> T + Send,
 ) -> Result<(Loaded, T), Error> {
+    let config = config_of_folder(path)?;
+    let settings = Settings::json(&path.join("config.json"), &config);
+    let (mut source, load) = source_of_folder(path, &settings)?;
+    source.weights = weights(source.weights, activations);
+    beside(text::of_folder(path)?, read, || load(source, &settings))
+}
+
+/// The settings in a folder.
+pub(super) fn config_of_folder(path: &Path) -> Result<Map<String, Json>, Error> {
     let config_path = path.join("config.json");
-    let Some(config) = files::json_if_any(&config_path)? else {
-        let problem = "the folder has no config.json".to_owned();
-        return Err(Error::NotAModel { path: path.to_owned(), problem });
-    };
-    let config = object(&config_path, &config)?;
-    let settings = Settings::json(&config_path, config);
-    let family = family_of_folder(&config_path, &settings)?;
-    let tokens = tokens_of_folder(path, &settings)?;
-    let fp8_block = quantization::fp8_block(&settings)?;
-    let weights = weights(Weights::new(path, safetensors::open(path)?, fp8_block), activations);
+    match files::json_if_any(&config_path)? {
+        Some(config) => object(&config_path, &config).cloned(),
+        None => {
+            let problem = "the folder has no config.json".to_owned();
+            Err(Error::NotAModel { path: path.to_owned(), problem })
+        }
+    }
+}
+
+/// A folder's tensors, as they are stored, and who takes them.
+pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(Source, Loader), Error> {
+    let family = family_of_folder(&path.join("config.json"), settings)?;
+    let tokens = tokens_of_folder(path, settings)?;
+    let fp8_block = quantization::fp8_block(settings)?;
     let source = Source {
-        weights,
+        weights: Weights::new(path, safetensors::open(path)?, fp8_block),
         naming: Naming::Folder,
         tokens,
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };
-    beside(text::of_folder(path)?, read, || (family.load)(source, &settings))
+    Ok((source, family.load))
 }
 
 /// The tensors of a model; matrices will be packed if the activations ask for it.
