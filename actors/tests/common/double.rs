@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millstream_actors::assemble::Resources;
 use millstream_kernels::{
-    Backend, Error, Facts, KvFormat, KvLayout, KvMemory, Model, Row, Scratch, StateFacts, Want, Widened,
+    Backend, CompressedFacts, Error, Facts, KvMemory, Model, Row, Scratch, StateFacts, Want, Widened,
 };
 
 use super::windows::{ENTRY, EXACT, Given, KEEP, NUMBERS, Store, WINDOW, compute, mix};
@@ -20,7 +20,16 @@ pub struct Double(Facts);
 /// The stand-in, with the tokenizer of `real`.
 pub fn double(real: Resources) -> Resources {
     let state = StateFacts { window: WINDOW, exact_replay: EXACT, decoder_keep: Some(KEEP) };
-    let facts = Facts { family: "double", state: Some(state), ..real.model.facts().clone() };
+    let compressed = CompressedFacts { sources: 1, paired: 0, state: WINDOW as usize * NUMBERS };
+    let facts = Facts {
+        family: "double",
+        kv_heads: 1,
+        key_dim: 1,
+        value_dim: ENTRY,
+        state: Some(state),
+        compressed: Some(compressed),
+        ..real.model.facts().clone()
+    };
     Resources { model: Arc::new(Double(facts)), ..real }
 }
 
@@ -65,18 +74,6 @@ impl Store for View<'_> {
 impl Model for Double {
     fn facts(&self) -> &Facts {
         &self.0
-    }
-
-    fn kv_layout(&self, block_size: usize) -> KvLayout {
-        KvLayout {
-            layers: 1,
-            kv_heads: 1,
-            key_dim: 1,
-            value_dim: ENTRY,
-            block_size,
-            format: KvFormat::F32,
-            state: WINDOW as usize * NUMBERS,
-        }
     }
 
     fn forward(
