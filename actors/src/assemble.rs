@@ -136,6 +136,10 @@ impl GroupPlan {
             };
             let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
             let layout = layout(plan, &settings, resources);
+            if layout.paired > 0 && !settings.block_size.is_multiple_of(2) {
+                let (actor, block_size) = (actor.name.to_string(), settings.block_size);
+                return Err(Error::Pairs { actor, block_size });
+            }
             let state = state(plan, &settings, prefill, resources, layout);
             let blocks = blocks(actor, &settings, layout, state.map_or(0, |state| state.slots))?;
             for copy in 0..settings.groups {
@@ -161,7 +165,7 @@ fn layout(plan: &Plan, settings: &GroupSettings, resources: &Resources) -> KvLay
         KvFormat::F16 => millstream_kernels::KvFormat::F16,
         KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
     };
-    KvLayout { format, ..resources.model.kv_layout(settings.block_size as usize) }
+    KvLayout { format, ..resources.model.facts().kv_layout(settings.block_size as usize) }
 }
 
 /// What a group keeps to where the model keeps a state. There is a slot for each sequence that owns blocks; in a prefill

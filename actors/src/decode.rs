@@ -53,7 +53,8 @@ impl Decode {
     }
 
     fn handover(&mut self, handover: Handover, ctx: &mut Ctx<'_>) {
-        let Handover { request, answer, logprobs, found, valid_from, prefill, lease, pieces, until } = handover;
+        let Handover { request, answer, logprobs, found, valid_from, prefill, lease, pieces, until } =
+            handover;
         let sequence = request.sequence();
         if self.group.tombstones.covers(sequence) {
             return self.say(prefill, LeaseMessage::Ack { lease });

@@ -35,6 +35,16 @@ pub enum Error {
         /// Bytes of both.
         needed: u64,
     },
+    /// An entry of two tokens would lie in two blocks.
+    #[error(
+        "actors.{actor}.block_size is {block_size}, and this model keeps entries of two tokens: make it even"
+    )]
+    Pairs {
+        /// The actor.
+        actor: String,
+        /// Tokens of a block in the plan.
+        block_size: u32,
+    },
     /// The system does not give that much memory.
     #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
     NotGranted {

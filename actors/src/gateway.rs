@@ -100,8 +100,7 @@ impl Gateway {
         ctx.event(Event::Stage { request: request.0, stage: "submit", value: 0 });
         let (tokens, again) = (Vec::new(), None);
         let (prompt_tokens, found) = (0, Found::default());
-        let stream =
-            Stream { submit, attempt: 0, deadline, prompt_tokens, found, tokens, bytes: 0, again };
+        let stream = Stream { submit, attempt: 0, deadline, prompt_tokens, found, tokens, bytes: 0, again };
         self.streams.insert(request, stream);
         self.timers.insert((deadline, request));
     }

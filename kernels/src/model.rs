@@ -39,12 +39,6 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// Layout of KV memory that fits the model, state slots included, with blocks of `block_size` tokens and numbers as
-    /// they are; any other format fits too.
-    fn kv_layout(&self, block_size: usize) -> KvLayout {
-        self.facts().kv_layout(block_size)
-    }
-
     /// Computes one step: the tokens of every row are embedded, their keys and values written to `kv`, and the logits
     /// that the rows want left in `scratch` ([`Scratch::logits`]), rows in order.
     ///
