@@ -9,6 +9,7 @@
 mod batching;
 mod experts;
 mod sample;
+mod sight;
 
 use std::fmt;
 
@@ -53,6 +54,7 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
         }
     }
     check.heads();
+    check.sight();
     check.experts();
     check.batches();
     check.failures
@@ -86,8 +88,12 @@ const fn layout(
 }
 
 /// All activations.
-const ACTIVATIONS: [Activation; 3] =
-    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 }];
+const ACTIVATIONS: [Activation; 4] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::Gelu,
+    Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 },
+];
 
 /// A run of the suite.
 struct Check<'a> {

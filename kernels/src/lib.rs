@@ -31,5 +31,5 @@ pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
 pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
-pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
+pub use op::{Activation, Attention, AttentionRow, Pairing, RopeAxes, RopeTable, Whole};
 pub use reference::ReferenceBackend;
