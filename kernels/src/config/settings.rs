@@ -53,6 +53,11 @@ impl<'a> Settings<'a> {
         Settings { path: path.to_owned(), prefix, source, asked: RefCell::default() }
     }
 
+    /// The folder that the file is in.
+    pub fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
     /// True if the key is there and not null.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
