@@ -20,7 +20,11 @@ mod output;
 mod packed;
 mod probe;
 mod rope;
+#[cfg(target_arch = "x86_64")]
+mod tall;
 mod threads;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
 use crate::backend::Backend;
 use crate::kv::KvMemory;
@@ -136,6 +140,17 @@ impl Backend for CpuBackend {
     fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
         op::check_matmul(x, rows, parts);
         Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input }.run(x, rows, parts);
+    }
+
+    fn matmul_tall(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+        op::check_matmul(x, rows, &[(weight, &mut *out)]);
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::Avx512 if !weight.is_packed() => {
+                tall::run((&mut self.pool, self.level), (x, rows), weight, out);
+            }
+            _ => self.matmul(x, rows, weight, out),
+        }
     }
 
     fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

@@ -1,7 +1,8 @@
 //! Operations that only eyes have: against the reference, and a token's bits alone against those among others.
 
-use super::{ACTIVATIONS, Check};
+use super::{ACTIVATIONS, Check, rms};
 use crate::backend::Backend;
+use crate::dtype::DType;
 use crate::op::{RopeAxes, RopeTable, Whole};
 
 impl Check<'_> {
@@ -20,6 +21,12 @@ impl Check<'_> {
             }
         }
         self.places();
+        for (rows, outputs, cols) in [(1, 1, 32), (5, 70, 96), (6, 64, 288), (103, 130, 320), (200, 7, 1_056)]
+        {
+            for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
+                self.tall(dtype, rows, outputs, cols);
+            }
+        }
         for (tokens, heads, head_dim) in
             [(1, 1, 1), (5, 2, 12), (64, 1, 16), (65, 3, 24), (300, 2, 72), (97, 1, 80), (129, 2, 64)]
         {
@@ -41,6 +48,22 @@ impl Check<'_> {
             self.backend.layer_norm_in_place(x, (&weight, &bias), 1e-5);
         }
         self.same(format!("layer_norm {rows} x {cols} by rows"), &got, &alone);
+    }
+
+    /// Products of many rows: all at once, and each by itself.
+    fn tall(&mut self, dtype: DType, rows: usize, outputs: usize, cols: usize) {
+        let (weight, x) = (self.sample.matrix(dtype, outputs, cols), self.sample.values(rows * cols));
+        let [mut got, mut want, mut alone] = [(); 3].map(|()| vec![f32::NAN; rows * outputs]);
+        self.backend.matmul_tall(&x, rows, &weight, &mut got);
+        self.reference.matmul_tall(&x, rows, &weight, &mut want);
+        let terms = (cols as f32).sqrt();
+        let size = rms(&x) * rms(&weight.to_f32()) * terms;
+        let case = format!("matmul_tall {rows} x {weight:?}");
+        self.close(&case, &got, &want, (size, 4e-7 * terms));
+        for (x, out) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(outputs)) {
+            self.backend.matmul_tall(x, 1, &weight, out);
+        }
+        self.same(format!("{case}, row by row"), &alone, &got);
     }
 
     /// Rotary embedding by places.

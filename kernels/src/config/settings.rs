@@ -53,9 +53,9 @@ impl<'a> Settings<'a> {
         Settings { path: path.to_owned(), prefix, source, asked: RefCell::default() }
     }
 
-    /// The folder that the file is in.
-    pub fn folder(&self) -> &Path {
-        self.path.parent().unwrap_or(&self.path)
+    /// A file in the folder of this one.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.path.with_file_name(name)
     }
 
     /// True if the key is there and not null.
@@ -224,7 +224,8 @@ impl<'a> Settings<'a> {
         self.wrong(key, "is missing".to_owned())
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, Error> {
+    /// A number, if there is one.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, Error> {
         match self.find(key) {
             None => Ok(None),
             Some(Found::Number(number)) => Ok(Some(number)),

@@ -66,6 +66,11 @@ mod avx2 {
                 let active = swish(x, _mm256_mul_ps(_mm256_set1_ps(-slope), x));
                 _mm256_mul_ps(active, _mm256_add_ps(up, _mm256_set1_ps(1.0)))
             }
+            Activation::ClampedSilu { limit } => {
+                let (low, high) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
+                let (x, up) = (_mm256_min_ps(high, x), _mm256_max_ps(low, _mm256_min_ps(high, up)));
+                _mm256_mul_ps(swish(x, _mm256_sub_ps(_mm256_setzero_ps(), x)), up)
+            }
         }
     }
 

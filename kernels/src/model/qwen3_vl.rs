@@ -1,7 +1,6 @@
 //! Qwen 3 VL: Qwen 3 with eyes. Its heads turn by time, row and column, and images enter its first layers as well as its
 //! embeddings.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::decoder::{Decoder, Layer};
@@ -41,7 +40,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let text_settings = part("text_config")?;
     let tied = settings.has("tie_word_embeddings").then(|| settings.flag_or("tie_word_embeddings", false));
     let config = config::Qwen3Vl::from_json(&text_settings, tied.transpose()?)?;
-    let eyes = QwenEyes::from_json(&part("vision_config")?, images(settings.folder())?)?;
+    let eyes = QwenEyes::from_json(&part("vision_config")?, images(settings)?)?;
     source.root = "model.language_model";
     for key in ["eos_token_id", "bos_token_id"] {
         let tokens = text_settings.tokens(key)?;
@@ -76,12 +75,12 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
 }
 
 /// How images are prepared, from the files beside the settings.
-fn images(folder: &Path) -> Result<QwenImages, Error> {
-    let path = folder.join("preprocessor_config.json");
+fn images(settings: &Settings<'_>) -> Result<QwenImages, Error> {
+    let path = settings.beside("preprocessor_config.json");
     if let Some(json) = files::json_if_any(&path)? {
         return QwenImages::from_json(&Settings::json(&path, object(&path, &json)?));
     }
-    let path = folder.join("processor_config.json");
+    let path = settings.beside("processor_config.json");
     let Some(json) = files::json_if_any(&path)? else { return Ok(QwenImages::DEFAULT) };
     match Settings::json(&path, object(&path, &json)?).section("image_processor")? {
         Some(section) => QwenImages::from_json(&section),

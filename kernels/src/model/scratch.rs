@@ -1,5 +1,6 @@
 //! Activations of a step, kept from one step to the next: once the largest step was seen, computing allocates nothing.
 
+use super::deepseek_v41::StreamScratch;
 use super::route::Picker;
 use crate::experts::{ExpertBuffers, Routing};
 use crate::op::AttentionRow;
@@ -33,6 +34,8 @@ pub struct Scratch {
     pub(super) latent: LatentScratch,
     /// What a mixture of experts makes on its way.
     pub(super) mixture: MixtureScratch,
+    /// What several residual streams and compressed attention make on their way.
+    pub(super) streams: StreamScratch,
     /// Gate of the feed-forward layer `[tokens, intermediate]`.
     pub(super) gate: Vec<f32>,
     /// What it gates, same shape.
@@ -63,6 +66,8 @@ pub(super) struct LatentScratch {
 pub(super) struct MixtureScratch {
     /// `[tokens, experts]`.
     pub logits: Vec<f32>,
+    /// Tokens that experts are chosen for otherwise; empty: none.
+    pub marked: Vec<bool>,
     /// Who computes what.
     pub routing: Routing,
     pub picker: Picker,
@@ -107,6 +112,8 @@ impl Scratch {
             + self.turns.capacity() * size_of::<[u32; 3]>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
+            + self.streams.bytes()
+            + mixture.marked.capacity()
             + mixture.routing.bytes()
             + mixture.picker.bytes()
             + mixture.buffers.bytes()

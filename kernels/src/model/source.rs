@@ -201,6 +201,7 @@ impl Source {
             bos: self.tokens.bos,
             state: None,
             image_token: None,
+            compressed: None,
         })
     }
 

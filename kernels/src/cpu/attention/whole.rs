@@ -3,9 +3,7 @@
 //! of each query the largest score so far, the sum of its weights and the sum of its weighted values (online softmax).
 //!
 //! A query meets the blocks in one order and by itself, so its sums do not depend on the others nor on the threads.
-#![expect(unsafe_code, reason = "the innermost loops read through pointers")]
-
-mod vectors;
+#![expect(unsafe_code, reason = "calls code for vectors, and threads write heads of one output")]
 
 use std::cell::RefCell;
 
@@ -13,34 +11,15 @@ use crate::cpu::Level;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::output::Output;
 use crate::cpu::threads::Pool;
+use crate::cpu::vectors::{BLOCK, Block, ROUND, State, TILE};
 use crate::op::Whole;
 
-/// Keys of a block.
-const BLOCK: usize = 64;
-/// Queries that go through a block side by side.
-const TILE: usize = 6;
 /// Queries of an item: whole tiles.
 const QUERIES: usize = 8 * TILE;
-/// Values of a row are filled up to whole vectors of so many.
-const ROUND: usize = 16;
 
 thread_local! {
     /// State of the queries of an item; grows to the largest item once.
     static STATE: RefCell<State> = const { RefCell::new(State::new()) };
-}
-
-/// The queries of an item and what they have so far.
-struct State {
-    /// `[QUERIES, head_dim]`, times the scale of the scores.
-    q: Vec<f32>,
-    /// `[QUERIES, stride]`: sum of weighted values.
-    sum: Vec<f32>,
-    /// `[QUERIES, ROUND]`: sum of weights, in lanes.
-    total: Vec<f32>,
-    /// `[QUERIES]`: largest score.
-    largest: Vec<f32>,
-    /// `[TILE, BLOCK]`: scores of a block, then weights.
-    weight: Vec<f32>,
 }
 
 impl State {
@@ -155,7 +134,9 @@ unsafe fn run_item(
         let tiles = tokens.len().div_ceil(TILE);
         for (block, packed) in blocks.chunks_exact(sizes.block_len()).enumerate() {
             let (keys, values) = packed.split_at(BLOCK * sizes.head_dim);
-            let block = vectors::Block { keys, values, sizes, seen: BLOCK.min(sizes.tokens - block * BLOCK) };
+            let Sizes { head_dim, stride, .. } = sizes;
+            let seen = BLOCK.min(sizes.tokens - block * BLOCK);
+            let block = Block { keys, values, head_dim, stride, seen };
             // SAFETY: the level says what the machine has.
             unsafe { block.run(level, state, tiles) };
         }

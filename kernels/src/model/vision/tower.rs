@@ -98,18 +98,8 @@ impl Tower {
     /// Attention of a block.
     fn attend(&self, block: &Block, y: &[f32], places: &[[u32; 3]], backend: &mut dyn Backend) -> Vec<f32> {
         let (count, heads) = (places.len(), self.heads);
-        let [mut q, mut k, mut v] = [(); 3].map(|()| vec![0.0; y.len()]);
-        let linears = [&block.query, &block.key, &block.value];
-        backend.matmul_many(
-            y,
-            count,
-            &mut [(&linears[0].weight, &mut q), (&linears[1].weight, &mut k), (&linears[2].weight, &mut v)],
-        );
-        for (linear, out) in linears.into_iter().zip([&mut q, &mut k, &mut v]) {
-            if let Some(bias) = &linear.bias {
-                backend.add_bias(out, bias);
-            }
-        }
+        let [mut q, mut k, mut v] =
+            [&block.query, &block.key, &block.value].map(|linear| linear.apply(y, count, backend));
         backend.rope_axes(&mut q, heads, places, &self.rope);
         backend.rope_axes(&mut k, heads, places, &self.rope);
         let scale = ((self.width() / heads) as f64).powf(-0.5) as f32;
@@ -124,7 +114,7 @@ impl Linear {
     /// The products of `count` rows, and what is added to them.
     pub(super) fn apply(&self, x: &[f32], count: usize, backend: &mut dyn Backend) -> Vec<f32> {
         let mut out = vec![0.0; count * self.weight.rows];
-        backend.matmul(x, count, &self.weight, &mut out);
+        backend.matmul_tall(x, count, &self.weight, &mut out);
         if let Some(bias) = &self.bias {
             backend.add_bias(&mut out, bias);
         }
@@ -160,10 +150,11 @@ impl TowerFeedForward {
             }
             TowerFeedForward::Gated(part) => {
                 let (mut gate, mut up) = (vec![0.0; count * part.gate.rows], vec![0.0; count * part.up.rows]);
-                backend.matmul_many(y, count, &mut [(&part.gate, &mut gate), (&part.up, &mut up)]);
+                backend.matmul_tall(y, count, &part.gate, &mut gate);
+                backend.matmul_tall(y, count, &part.up, &mut up);
                 backend.gated(&mut gate, &up, part.activation);
                 let mut out = vec![0.0; count * part.down.rows];
-                backend.matmul(&gate, count, &part.down, &mut out);
+                backend.matmul_tall(&gate, count, &part.down, &mut out);
                 out
             }
         }

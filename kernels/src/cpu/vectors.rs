@@ -1,15 +1,38 @@
-//! One block of keys and values on its way past the queries of an item, with the vectors of either instruction set.
+//! Products of small matrices that stay in the nearest cache, with the vectors of either instruction set: what attention of
+//! images and products of many rows are made of. Each sum is formed from its first term to its last by itself.
+#![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
-use super::{BLOCK, ROUND, Sizes, State, TILE};
-use crate::cpu::Level;
+use super::Level;
+
+/// Rows of a tile, which are computed side by side.
+pub(crate) const TILE: usize = 6;
+/// Columns of a panel; keys of a block.
+pub(crate) const BLOCK: usize = 64;
+/// Values of a row are filled up to whole vectors of so many.
+pub(crate) const ROUND: usize = 16;
+
+/// Queries of a head and what they have so far.
+pub(crate) struct State {
+    /// `[queries, head_dim]`, times the scale of the scores.
+    pub q: Vec<f32>,
+    /// `[queries, stride]`: sum of weighted values.
+    pub sum: Vec<f32>,
+    /// `[queries, ROUND]`: sum of weights, in lanes.
+    pub total: Vec<f32>,
+    /// `[queries]`: largest score.
+    pub largest: Vec<f32>,
+    /// `[TILE, BLOCK]`: scores of a block, then weights.
+    pub weight: Vec<f32>,
+}
 
 /// A packed block of one head.
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// `[head_dim, BLOCK]`.
     pub keys: &'a [f32],
     /// `[BLOCK, stride]`.
     pub values: &'a [f32],
-    pub sizes: Sizes,
+    pub head_dim: usize,
+    pub stride: usize,
     /// Tokens that are there.
     pub seen: usize,
 }
@@ -19,7 +42,7 @@ impl Block<'_> {
     ///
     /// # Safety
     /// The machine has what `level` names, which is not [`Level::Plain`].
-    pub(super) unsafe fn run(&self, level: Level, state: &mut State, tiles: usize) {
+    pub(crate) unsafe fn run(&self, level: Level, state: &mut State, tiles: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match level {
@@ -32,13 +55,30 @@ impl Block<'_> {
 }
 
 /// Two matrices whose product is added up: `[TILE, a_stride]` times `[len, b_stride]`.
-struct Product<'a> {
-    a: &'a [f32],
-    a_stride: usize,
-    b: &'a [f32],
-    b_stride: usize,
+pub(crate) struct Product<'a> {
+    pub a: &'a [f32],
+    pub a_stride: usize,
+    pub b: &'a [f32],
+    pub b_stride: usize,
     /// Terms of a sum.
-    len: usize,
+    pub len: usize,
+}
+
+impl Product<'_> {
+    /// Makes `out [TILE, BLOCK]` the product, added to what was there where that is to `keep`.
+    ///
+    /// # Safety
+    /// The machine has what `level` names, which is not [`Level::Plain`].
+    pub(crate) unsafe fn panel(&self, level: Level, out: &mut [f32], keep: bool) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match level {
+                Level::Plain => unreachable!("plain loops have no panels"),
+                Level::Avx2 => avx2::panel(self, out, keep),
+                Level::Avx512 => avx512::panel(self, out, keep),
+            }
+        }
+    }
 }
 
 /// The same code for vectors of either width.
@@ -61,7 +101,7 @@ macro_rules! kernels {
             /// Takes tiles of queries past a block.
             #[target_feature(enable = $features)]
             pub(super) fn run(block: &Block<'_>, state: &mut State, tiles: usize) {
-                let (head_dim, stride) = (block.sizes.head_dim, block.sizes.stride);
+                let (head_dim, stride) = (block.head_dim, block.stride);
                 for tile in 0..tiles {
                     let State { q, sum, total, largest, weight } = &mut *state;
                     let a = &q[tile * TILE * head_dim..][..TILE * head_dim];
@@ -97,6 +137,15 @@ macro_rules! kernels {
                 }
             }
 
+            /// A product of a whole panel.
+            #[target_feature(enable = $features)]
+            pub(super) fn panel(of: &Product<'_>, out: &mut [f32], keep: bool) {
+                let keep = keep.then_some(&[1.0; TILE]);
+                for at in (0..BLOCK).step_by(MOST * LANES) {
+                    product::<MOST>(of, at, (out, BLOCK), keep);
+                }
+            }
+
             /// `V` vectors of each row of `out`, from `at` on: the product, added to what was there times `keep`.
             #[inline]
             #[target_feature(enable = $features)]
@@ -107,7 +156,7 @@ macro_rules! kernels {
                 keep: Option<&[f32; TILE]>,
             ) {
                 let &Product { a, a_stride, b, b_stride, len } = of;
-                assert!(len <= a_stride && a.len() >= TILE * a_stride && b.len() >= len * b_stride);
+                assert!(a.len() >= (TILE - 1) * a_stride + len && b.len() >= len * b_stride);
                 assert!(at + V * LANES <= b_stride && at + V * LANES <= stride && out.len() >= TILE * stride);
                 let mut acc = [[$zero(); V]; TILE];
                 if let Some(keep) = keep {
@@ -126,7 +175,7 @@ macro_rules! kernels {
                         x[v] = unsafe { $load(b.as_ptr().add(t * b_stride + at + v * LANES)) };
                     });
                     unrolled!(i < TILE, {
-                        // SAFETY: `a` has TILE rows of `a_stride`, which is more than t.
+                        // SAFETY: `a` has more than `(TILE - 1) * a_stride + t` values.
                         let factor = $set(unsafe { *a.as_ptr().add(i * a_stride + t) });
                         unrolled!(v < V, {
                             acc[i][v] = $fma(factor, x[v], acc[i][v]);
