@@ -14,6 +14,7 @@ mod pass;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_vl;
 mod route;
 mod scratch;
 mod source;
