@@ -3,6 +3,7 @@
 
 mod attend;
 mod compress;
+mod draft;
 mod engram;
 mod parts;
 mod pass;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use super::parts::Ends;
 use super::source::{Naming, Source};
-use super::{CompressedFacts, Facts, Model, Row, Scratch, StateFacts};
+use super::{CompressedFacts, Drafter, Facts, Model, Row, Scratch, StateFacts};
 use crate::backend::Backend;
 use crate::config;
 use crate::config::settings::Settings;
@@ -120,6 +121,10 @@ fn facts_of(facts: Facts, config: &config::DeepSeekV41, state: &State) -> Facts 
 impl Model for DeepSeekV41 {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn drafter(&self) -> Option<&dyn Drafter> {
+        self.drafts.as_ref().map(|_| self as &dyn Drafter)
     }
 
     fn forward(
