@@ -5,7 +5,7 @@ use crate::experts::{self, ExpertBuffers, Experts};
 use crate::hyper::{self, Mixes, Mixing, OneMix, Recall};
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
-use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::op::{self, Activation, Attention, Pairing, RopeAxes, RopeTable, Whole};
 use crate::reference;
 use crate::select::{self, Select};
 use crate::windowed::{self, Lists, Windowed};
@@ -27,6 +27,12 @@ pub trait Backend: Send {
     /// `out [rows, weight.rows]` = `x [rows, weight.cols]` times `weight` transposed.
     fn matmul(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
         self.matmul_many(x, rows, &mut [(weight, out)]);
+    }
+
+    /// [`Backend::matmul`] of rows that are always many, such as the patches of an image: a product may widen its weights
+    /// first. Sums may be in another order than there, which depends on the number of rows no more than there.
+    fn matmul_tall(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+        self.matmul(x, rows, weight, out);
     }
 
     /// [`Backend::matmul`] of the same `x` with several weights (query, key and value; gate and up) at once.
@@ -61,13 +67,30 @@ pub trait Backend: Send {
     /// [`Backend::rms_norm`] onto itself, as norms of single heads want it.
     fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32);
 
+    /// Each row of `weight.len()` values: `x = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias`.
+    fn layer_norm_in_place(&mut self, x: &mut [f32], (weight, bias): (&[f32], &[f32]), eps: f32) {
+        op::check_layer_norm(x, weight, bias);
+        reference::layer_norm_rows(x, (weight, bias), eps);
+    }
+
     /// Turns the heads of `x [positions, heads, head_dim]` by the angles of `positions`. Only the first
     /// `table.rotated()` values of a head turn.
     #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
     fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing);
 
+    /// [`Backend::rope`] by halves, of tokens that have a place on each axis of `rope`.
+    fn rope_axes(&mut self, x: &mut [f32], heads: usize, places: &[[u32; 3]], rope: &RopeAxes) {
+        let head_dim = op::check_axes(x, heads, places, rope);
+        reference::turn_axes(x, (heads, head_dim), places, rope);
+    }
+
     /// `gate = activation(gate) * up`, value by value.
     fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation);
+
+    /// [`Backend::gated`] of ones.
+    fn activate(&mut self, x: &mut [f32], activation: Activation) {
+        self.gated(x, &vec![1.0; x.len()], activation);
+    }
 
     /// `x += y`, value by value.
     fn add(&mut self, x: &mut [f32], y: &[f32]);
@@ -84,6 +107,14 @@ pub trait Backend: Send {
     /// Causal attention of `q [tokens, heads, key_dim]` over the keys and values in `kv`, which hold the tokens of the
     /// step already, to `out [tokens, heads, value_dim]`. Tokens lie in the order of `args.rows`.
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]);
+
+    /// Attention of `tokens` tokens that all see each other, to `out [tokens, heads, head_dim]`.
+    fn attention_whole(&mut self, args: &Whole<'_>, tokens: usize, out: &mut [f32]) {
+        let head_dim = op::check_whole(args, out, tokens);
+        for (token, out) in out.chunks_exact_mut((args.heads * head_dim).max(1)).enumerate() {
+            reference::attend_whole(args, head_dim, token, out);
+        }
+    }
 
     /// Turns the last values of the heads of `x [tokens, heads, head_dim]`, neighbours together, by the angles of their
     /// tokens, or back: `turns [tokens, 2, pairs]` are cosines and sines.

@@ -9,6 +9,7 @@
 mod batching;
 mod experts;
 mod sample;
+mod sight;
 
 use std::fmt;
 
@@ -53,6 +54,7 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
         }
     }
     check.heads();
+    check.sight();
     check.experts();
     check.batches();
     check.failures
@@ -86,9 +88,10 @@ const fn layout(
 }
 
 /// All activations.
-const ACTIVATIONS: [Activation; 4] = [
+const ACTIVATIONS: [Activation; 5] = [
     Activation::Silu,
     Activation::GeluTanh,
+    Activation::Gelu,
     Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 },
     Activation::ClampedSilu { limit: 1.5 },
 ];

@@ -212,6 +212,16 @@ impl Weights {
         Ok((values, Some(exponents)))
     }
 
+    /// Takes a tensor of this shape as a matrix with a row for each of its outermost size, packed if matrices are.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
+        let stored = self.find(name, shape)?;
+        let matrix = self.mapped(name, &stored, (shape[0], shape[1..].iter().product()))?;
+        Ok(self.packed(&matrix))
+    }
+
     /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.
     ///
     /// # Errors
@@ -283,18 +293,23 @@ impl Weights {
     /// Takes a tensor of exactly this shape as a matrix, whose rows are runs of the last size.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
         let stored = self.find(name, shape)?;
+        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
+        self.mapped(name, &stored, (rows, cols))
+    }
+
+    /// A tensor as a matrix of so many rows and columns, which are all it has; counts it as taken.
+    fn mapped(&mut self, name: &str, stored: &Stored, (rows, cols): (usize, usize)) -> Result<Matrix, Error> {
         let dtype = match &stored.dtype {
             Ok(dtype) => *dtype,
-            Err(_) => return Err(refused(name, &stored, format!("one of {:?}", DType::ALL))),
+            Err(_) => return Err(refused(name, stored, format!("one of {:?}", DType::ALL))),
         };
-        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
-        let outside = |error| refused(name, &stored, format!("inside of its file: {error}"));
         let matrix = if self.is_noting() {
-            // Any whole blocks: that they are in the file was seen when it was opened.
-            dtype.row_bytes(cols).ok_or_else(|| refused(name, &stored, "whole blocks".to_owned()))?;
+            // That it is in the file was seen when that was opened.
+            dtype.row_bytes(cols).ok_or_else(|| refused(name, stored, "whole blocks".to_owned()))?;
             Matrix::outline(dtype, rows, cols)
         } else {
-            Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols)).map_err(outside)?
+            Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
+                .map_err(|error| refused(name, stored, format!("inside of its file: {error}")))?
         };
         self.parameters += (rows * cols) as u64;
         self.bytes += matrix.size() as u64;

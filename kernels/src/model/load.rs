@@ -9,6 +9,7 @@ use super::source::{Naming, Source, Tokens};
 use super::text;
 use super::{
     ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
+    qwen3_vl,
 };
 use crate::config::quantization;
 use crate::config::settings::Settings;
@@ -47,11 +48,17 @@ struct Family {
 pub(super) type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
     Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
     Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
     Family { gguf: "qwen3moe", model_type: "qwen3_moe", class: "Qwen3MoeForCausalLM", load: qwen3_moe::load },
+    Family {
+        gguf: "qwen3vl",
+        model_type: "qwen3_vl",
+        class: "Qwen3VLForConditionalGeneration",
+        load: qwen3_vl::load,
+    },
     Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
     Family { gguf: "gpt-oss", model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
     Family {
@@ -164,6 +171,7 @@ pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(
     let source = Source {
         weights: Weights::new(path, safetensors::open(path)?, fp8_block),
         naming: Naming::Folder,
+        root: "model",
         tokens,
         norms_add_one: false,
         experts: ExpertFacts::default(),
@@ -211,6 +219,7 @@ fn from_gguf<T: Send>(
     let source = Source {
         weights,
         naming: Naming::Gguf,
+        root: "model",
         tokens,
         norms_add_one: false,
         experts: ExpertFacts::default(),
@@ -263,7 +272,7 @@ fn tokens_of_folder(path: &Path, settings: &Settings<'_>) -> Result<Tokens, Erro
 }
 
 /// The object that a file of JSON must be.
-fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
+pub(super) fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
     json.as_object().ok_or_else(|| Error::Malformed {
         path: path.to_owned(),
         what: "JSON".to_owned(),

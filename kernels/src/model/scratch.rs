@@ -12,6 +12,8 @@ pub struct Scratch {
     pub(super) tokens: Vec<u32>,
     /// Their positions.
     pub(super) positions: Vec<u32>,
+    /// What they turn by, where heads turn by more than the position.
+    pub(super) turns: Vec<[u32; 3]>,
     /// Which of them give logits: ascending indices into `tokens`.
     pub(super) wanted: Vec<usize>,
     /// Rows as attention takes them; empty between steps, kept for its capacity.
@@ -80,6 +82,13 @@ impl Scratch {
         Scratch::default()
     }
 
+    /// Leaves `logits [wanted tokens, vocab]` as those of the last step: for models of other crates.
+    pub fn leave_logits(&mut self, vocab: usize, logits: Vec<f32>) {
+        assert!(logits.len().is_multiple_of(vocab), "logits of whole tokens");
+        self.wanted = (0..logits.len() / vocab).collect();
+        (self.vocab, self.logits) = (vocab, logits);
+    }
+
     /// Logits of the last step `[wanted tokens, vocab]`: those of the first row's wanted tokens, then the second's.
     pub fn logits(&self) -> &[f32] {
         &self.logits[..self.wanted.len() * self.vocab]
@@ -107,6 +116,7 @@ impl Scratch {
         let floats = own.iter().chain(&parts);
         floats.map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
             + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
+            + self.turns.capacity() * size_of::<[u32; 3]>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
             + self.streams.bytes()
