@@ -14,8 +14,9 @@ pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
-    Activations, CompressedFacts, ExpertFacts, Facts, GgufTokenizer, ImagePlan, Loaded, Local, Model, Pixels,
-    Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load, load_beside, load_with,
+    Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
+    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load,
+    load_beside, load_with,
 };
 pub use weights::Mapped;
 

@@ -4,6 +4,7 @@
 mod decoder;
 mod deepseek;
 mod deepseek_v41;
+mod draft;
 mod gemma3;
 mod gpt_oss;
 mod latent;
@@ -21,6 +22,7 @@ mod source;
 mod text;
 mod vision;
 
+pub use draft::{Choose, DraftRow, Drafter, Drafts};
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
@@ -37,6 +39,11 @@ pub trait Model: Send + Sync {
 
     /// How the model sees, where it has eyes.
     fn vision(&self) -> Option<&dyn Vision> {
+        None
+    }
+
+    /// How the model guesses further tokens, where it does.
+    fn drafter(&self) -> Option<&dyn Drafter> {
         None
     }
 

@@ -3,6 +3,7 @@
 
 mod attend;
 mod compress;
+mod draft;
 mod engram;
 mod parts;
 mod pass;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use super::parts::Ends;
 use super::source::{Naming, Source};
 use super::vision::deepseek_v41::Eyes;
-use super::{CompressedFacts, Facts, Model, Row, Scratch, StateFacts, Vision};
+use super::{CompressedFacts, Drafter, Facts, Model, Row, Scratch, StateFacts, Vision};
 use crate::backend::Backend;
 use crate::config;
 use crate::config::settings::Settings;
@@ -130,6 +131,10 @@ impl Model for DeepSeekV41 {
 
     fn vision(&self) -> Option<&dyn Vision> {
         self.eyes.as_ref().map(|eyes| eyes as &dyn Vision)
+    }
+
+    fn drafter(&self) -> Option<&dyn Drafter> {
+        self.drafts.as_ref().map(|_| self as &dyn Drafter)
     }
 
     fn forward(

@@ -3,7 +3,7 @@
 
 use super::super::pass::Pass;
 use super::super::scratch::{Scratch, sized};
-use super::super::{Local, Row, Want};
+use super::super::{DraftRow, Local, Row, Want};
 use super::parts::{Block, DraftPart, Lookup, Mix};
 use super::scratch::StreamScratch;
 use super::{DeepSeekV41, compress};
@@ -57,16 +57,58 @@ impl<'a> Streams<'a> {
         Ok(Streams { pass, model, locals, windows, together: false })
     }
 
+    /// A draft of some rows: each is its token and places for what comes behind it.
+    ///
+    /// # Errors
+    /// [`Error::Step`], [`Error::KvLayout`].
+    pub fn begin_draft(
+        model: &'a DeepSeekV41,
+        rows: &[DraftRow],
+        kv: &'a mut KvMemory,
+        scratch: &'a mut Scratch,
+        backend: &'a mut dyn Backend,
+    ) -> Result<Streams<'a>, Error> {
+        let Some(drafts) = &model.drafts else { return Streams::begin(model, &[], kv, scratch, backend) };
+        for (index, row) in rows.iter().enumerate() {
+            let problem = if row.slot as usize >= kv.slots() {
+                format!("names state slot {}, the memory has {}", row.slot, kv.slots())
+            } else if row.token as usize >= model.facts.vocab {
+                format!("holds token {}, the vocabulary has {}", row.token, model.facts.vocab)
+            } else if row.valid_from > row.position {
+                format!("is at {}, its state is valid from {} on", row.position, row.valid_from)
+            } else {
+                continue;
+            };
+            return Err(Error::Step { row: index, problem });
+        }
+        let mut pass = Pass::begin(&model.facts, &[], kv, scratch, backend)?;
+        pass.hidden = model.config.shape.hidden;
+        let Scratch { tokens, positions, .. } = &mut *pass.scratch;
+        for row in rows {
+            tokens.push(row.token);
+            tokens.extend(std::iter::repeat_n(drafts.noise, drafts.block - 1));
+            positions.extend((row.position..).take(drafts.block));
+        }
+        let window = |row: &DraftRow| WindowRow {
+            start: row.position,
+            tokens: drafts.block,
+            from: row.valid_from,
+            slot: row.slot,
+            blocks: &[],
+        };
+        let windows = rows.iter().map(window).collect();
+        Ok(Streams { pass, model, locals: Vec::new(), windows, together: true })
+    }
+
     /// Tokens that the step is about now.
     pub fn count(&self) -> usize {
         self.pass.scratch.tokens.len()
     }
 
-    /// The streams = the embeddings of the tokens, each as often as there are streams; and all that follows from tokens and
-    /// positions alone.
+    /// The streams = the embeddings of the tokens, and all that follows from tokens and positions alone.
     pub fn embed(&mut self, step: &[Row<'_>]) {
-        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
-        let Scratch { tokens, positions, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        let hidden = self.pass.hidden;
+        let Scratch { tokens, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
         let y = sized(y, tokens.len() * hidden);
         self.pass.backend.embed(&self.model.ends.embedding, tokens, y);
         let mut first = 0;
@@ -76,16 +118,6 @@ impl<'a> Streams<'a> {
                 y[at..][..span.embeddings.len()].copy_from_slice(span.embeddings);
             }
             first += row.tokens.len();
-        }
-        let x = sized(x, tokens.len() * streams * hidden);
-        for (y, x) in y.chunks_exact(hidden).zip(x.chunks_exact_mut(streams * hidden)) {
-            x.chunks_exact_mut(hidden).for_each(|x| x.copy_from_slice(y));
-        }
-        own.mixes.size(tokens.len(), streams);
-        own.mixes.read.fill(0.0);
-        own.mixes.read.iter_mut().step_by(streams).for_each(|read| *read = 1.0);
-        for (turns, frequencies) in own.turns.iter_mut().zip(&self.model.frequencies) {
-            turns_of(positions.iter().copied(), frequencies, turns);
         }
         let image = self.model.config.image_token;
         mixture.marked.extend(tokens.iter().map(|&token| Some(token) == image));
@@ -99,6 +131,31 @@ impl<'a> Streams<'a> {
         }
         if let Some(drafts) = &self.model.drafts {
             sized(&mut own.features, tokens.len() * drafts.entry.cols);
+        }
+        self.fan_out();
+    }
+
+    /// The streams = the embeddings of the tokens of a draft.
+    pub fn embed_drafts(&mut self) {
+        let Scratch { tokens, y, .. } = &mut *self.pass.scratch;
+        let y = sized(y, tokens.len() * self.pass.hidden);
+        self.pass.backend.embed(&self.model.ends.embedding, tokens, y);
+        self.fan_out();
+    }
+
+    /// Each stream = `y`; the first one is read. The angles of all positions.
+    fn fan_out(&mut self) {
+        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let Scratch { tokens, positions, x, y, streams: own, .. } = &mut *self.pass.scratch;
+        let x = sized(x, tokens.len() * streams * hidden);
+        for (y, x) in y.chunks_exact(hidden).zip(x.chunks_exact_mut(streams * hidden)) {
+            x.chunks_exact_mut(hidden).for_each(|x| x.copy_from_slice(y));
+        }
+        own.mixes.size(tokens.len(), streams);
+        own.mixes.read.fill(0.0);
+        own.mixes.read.iter_mut().step_by(streams).for_each(|read| *read = 1.0);
+        for (turns, frequencies) in own.turns.iter_mut().zip(&self.model.frequencies) {
+            turns_of(positions.iter().copied(), frequencies, turns);
         }
     }
 
@@ -317,6 +374,11 @@ impl<'a> Streams<'a> {
             let output = self.model.ends.output.as_ref().unwrap_or(&self.model.ends.embedding);
             self.pass.backend.matmul(y, count, output, sized(logits, count * output.rows));
         }
+        self.end();
+    }
+
+    /// The step is done.
+    pub fn end(self) {
         self.pass.end();
     }
 }
