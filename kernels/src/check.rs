@@ -7,8 +7,10 @@
 //! another chunk.
 
 mod batching;
+mod compressed;
 mod experts;
 mod sample;
+mod streams;
 
 use std::fmt;
 
@@ -54,6 +56,8 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
     }
     check.heads();
     check.experts();
+    check.streams();
+    check.compressed();
     check.batches();
     check.failures
 }

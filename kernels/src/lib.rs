@@ -35,7 +35,7 @@ pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
 pub use hyper::{Mixes, Mixing, Recall};
-pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
+pub use kv::{KvFormat, KvLayout, KvMemory, Values, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 pub use reference::ReferenceBackend;
 pub use select::{Select, Stage};

@@ -3,6 +3,9 @@
 
 use crate::matrix::Matrix;
 
+/// Bytes that are kept in memory without asking.
+const LARGE: usize = 64 << 20;
+
 /// A layer's table, `[rows, width]`.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct EngramRows {
@@ -13,6 +16,11 @@ impl EngramRows {
     /// A table as it is stored.
     pub fn new(table: Matrix) -> EngramRows {
         EngramRows { table }
+    }
+
+    /// True if the table may not be in memory as a whole, so that asking for rows ahead is worth it.
+    pub fn is_large(&self) -> bool {
+        self.table.size() >= LARGE
     }
 
     /// Values of a row.
