@@ -2,7 +2,7 @@
 //! real graph, many at once, as a client's would; only the best token is taken each time, so that a mark can be
 //! repeated.
 //!
-//! A file of cases has one JSON object a line: `task`, the name of what is examined; `messages`, as the chat interface
+//! A file of cases has one JSON object a line: `task` names the skill that is examined; `messages`, as the chat interface
 //! takes them; `answer`. A reasoning section that the model writes before its answer does not count.
 
 use std::collections::BTreeMap;
@@ -32,14 +32,15 @@ const REASONED: &str = "</think>";
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// What is examined.
-    pub task: String,
+    #[serde(rename = "task")]
+    pub skill: String,
     /// The conversation, as the chat interface takes it.
     pub messages: Value,
     /// What the model must say, white space at both ends left out.
     pub answer: String,
 }
 
-/// How the cases of one task went.
+/// How the cases of one skill went.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Score {
     /// Answers that were right.
@@ -67,7 +68,8 @@ pub struct Wrong {
     /// Its line in the file, from 1.
     pub line: usize,
     /// What is examined.
-    pub task: String,
+    #[serde(rename = "task")]
+    pub skill: String,
     /// What should have been said.
     pub answer: String,
     /// What was said, reasoning and all.
@@ -77,7 +79,7 @@ pub struct Wrong {
 /// What came out.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// By task.
+    /// By skill.
     pub scores: BTreeMap<String, Score>,
     /// In the order of the file.
     pub wrong: Vec<Wrong>,
@@ -138,7 +140,7 @@ struct Said {
 
 impl Report {
     fn add(&mut self, line: usize, case: &Case, said: Said) {
-        let score = self.scores.entry(case.task.clone()).or_default();
+        let score = self.scores.entry(case.skill.clone()).or_default();
         score.of += 1;
         score.prompt_tokens += said.prompt_tokens;
         score.answer_tokens += said.answer_tokens;
@@ -146,8 +148,8 @@ impl Report {
         if is_right(&said.text, &case.answer) {
             score.right += 1;
         } else {
-            let (task, answer) = (case.task.clone(), case.answer.clone());
-            self.wrong.push(Wrong { line, task, answer, said: said.text });
+            let (skill, answer) = (case.skill.clone(), case.answer.clone());
+            self.wrong.push(Wrong { line, skill, answer, said: said.text });
         }
     }
 }

@@ -2,11 +2,11 @@
 //! order, and the code that computes; another device is another implementation, held to [`crate::check`].
 
 use crate::experts::{self, ExpertBuffers, Experts};
-use crate::hyper::{self, Mixes, Mixing, OneMix, Recall};
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, Pairing, RopeAxes, RopeTable, Whole};
 use crate::reference;
+use crate::residual::{self, Mixes, Mixing, OneMix, Recall};
 use crate::select::{self, Select};
 use crate::windowed::{self, Lists, Windowed};
 
@@ -128,7 +128,7 @@ pub trait Backend: Send {
 
     /// Mixes of the streams `x [tokens, streams, width]`.
     fn mix(&mut self, args: &Mixing<'_>, x: &[f32], mixes: &mut Mixes) {
-        let tokens = hyper::check_mix(args, x);
+        let tokens = residual::check_mix(args, x);
         let n = args.streams;
         mixes.size(tokens, n);
         self.matmul(x, tokens, args.weight, &mut mixes.raw);
@@ -137,37 +137,38 @@ pub trait Backend: Send {
         let data = x.chunks_exact(args.weight.cols).zip(raw.chunks_exact(n * (2 + n)));
         for (((read, write), carry), (x, raw)) in out.zip(data) {
             let factor = reference::norm_factor(x, args.eps);
-            hyper::mix_row(args, factor, raw, OneMix { read, write, carry });
+            residual::mix_row(args, factor, raw, OneMix { read, write, carry });
         }
     }
 
     /// `out [tokens, width]`: the norm of what the streams `x` are read as with `read [tokens, streams]`.
     #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
     fn collapse(&mut self, x: &[f32], read: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let streams = hyper::check_collapse(x, read, weight, out);
+        let streams = residual::check_collapse(x, read, weight, out);
         let width = weight.len();
         let rows = x.chunks_exact(streams * width).zip(read.chunks_exact(streams));
-        rows.zip(out.chunks_exact_mut(width)).for_each(|((x, read), out)| hyper::collapse_row(x, read, out));
+        rows.zip(out.chunks_exact_mut(width))
+            .for_each(|((x, read), out)| residual::collapse_row(x, read, out));
         self.rms_norm_in_place(out, weight, eps);
     }
 
     /// Writes the result `y [tokens, width]` of a part of a layer to the streams `x`.
     fn spread(&mut self, x: &mut [f32], y: &[f32], mixes: &Mixes) {
-        let (n, width) = hyper::check_spread(x, y, mixes);
+        let (n, width) = residual::check_spread(x, y, mixes);
         let mut old = vec![0.0; n * width];
         let mixes = mixes.write.chunks_exact(n).zip(mixes.carry.chunks_exact(n * n));
         for ((x, y), mixes) in x.chunks_exact_mut(n * width).zip(y.chunks_exact(width)).zip(mixes) {
-            hyper::spread_row(x, y, mixes, &mut old);
+            residual::spread_row(x, y, mixes, &mut old);
         }
     }
 
     /// Adds to the streams `x [tokens, streams, width]` what was looked up: `kv [tokens, streams + 1, width]`.
     fn recall(&mut self, args: &Recall<'_>, x: &mut [f32], kv: &[f32]) {
-        let width = hyper::check_recall(args, x, kv);
+        let width = residual::check_recall(args, x, kv);
         let all = args.norms.0.len();
         for (token, (x, kv)) in x.chunks_exact_mut(all).zip(kv.chunks_exact(all + width)).enumerate() {
             if !args.skip.get(token).copied().unwrap_or(false) {
-                hyper::recall_row(args, x, kv);
+                residual::recall_row(args, x, kv);
             }
         }
     }

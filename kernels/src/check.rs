@@ -7,9 +7,11 @@
 //! another chunk.
 
 mod batching;
+mod compressed;
 mod experts;
 mod sample;
 mod sight;
+mod streams;
 
 use std::fmt;
 
@@ -56,6 +58,8 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
     check.heads();
     check.sight();
     check.experts();
+    check.streams();
+    check.compressed();
     check.batches();
     check.failures
 }

@@ -19,18 +19,24 @@ mod norm;
 mod output;
 mod packed;
 mod probe;
+mod residual;
 mod rope;
+mod select;
 #[cfg(target_arch = "x86_64")]
 mod tall;
 mod threads;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
+mod windowed;
 
 use crate::backend::Backend;
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, Pairing, RopeAxes, RopeTable, Whole};
 use crate::reference;
+use crate::residual::{Mixes, Mixing, Recall, check_collapse, check_mix, check_recall, check_spread};
+use crate::select::{Select, check as check_select};
+use crate::windowed::{Lists, Windowed, check as check_windowed};
 use buffer::Buffer;
 use matmul::Matmul;
 use threads::Pool;
@@ -223,6 +229,54 @@ impl Backend for CpuBackend {
         let head_dim = op::check_whole(args, out, tokens);
         let own = (&mut self.pool, self.level, &mut self.input);
         attention::whole(own, args, (tokens, head_dim), out);
+    }
+
+    fn turn(&mut self, x: &mut [f32], heads: (usize, usize), turns: &[f32], back: bool) {
+        let head_dim = op::check_turn(x, heads, turns);
+        if !turns.is_empty() {
+            residual::turn((&mut self.pool, self.level), x, (heads.1 * head_dim, head_dim), turns, back);
+        }
+    }
+
+    fn mix(&mut self, args: &Mixing<'_>, x: &[f32], mixes: &mut Mixes) {
+        let tokens = check_mix(args, x);
+        mixes.size(tokens, args.streams);
+        self.matmul(x, tokens, args.weight, &mut mixes.raw);
+        residual::mix((&mut self.pool, self.level), args, x, mixes);
+    }
+
+    fn collapse(&mut self, x: &[f32], read: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        check_collapse(x, read, weight, out);
+        residual::collapse((&mut self.pool, self.level), (x, read), (weight, eps), out);
+    }
+
+    fn spread(&mut self, x: &mut [f32], y: &[f32], mixes: &Mixes) {
+        let (streams, _) = check_spread(x, y, mixes);
+        residual::spread((&mut self.pool, self.level), x, y, mixes, streams);
+    }
+
+    fn recall(&mut self, args: &Recall<'_>, x: &mut [f32], kv: &[f32]) {
+        check_recall(args, x, kv);
+        residual::recall((&mut self.pool, self.level), args, x, kv);
+    }
+
+    fn select(
+        &mut self,
+        args: &Select<'_>,
+        q: (&[f32], &[f32]),
+        kv: &KvMemory,
+        chosen: &mut Lists,
+        kept: &mut Lists,
+    ) {
+        check_select(args, q, kv, kept);
+        select::run((&mut self.pool, self.level), args, q, kv, (chosen, kept));
+    }
+
+    fn windowed(&mut self, args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        let dim = check_windowed(args, q, kv, out);
+        if !out.is_empty() {
+            windowed::run((&mut self.pool, self.level), args, (q, kv), dim, out);
+        }
     }
 }
 

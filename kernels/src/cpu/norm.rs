@@ -3,6 +3,9 @@
 use super::Level;
 use crate::reference;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::squares as squares_of;
+
 /// Norm of each row of `weight.len()` values, in place.
 pub(crate) fn rows(level: Level, x: &mut [f32], weight: &[f32], eps: f32) {
     match level {
@@ -87,7 +90,7 @@ mod avx2 {
 
     /// Sum of squares, in an order that depends on the length alone: four vectors in turn, then across them.
     #[target_feature(enable = "avx2,fma")]
-    fn squares(x: &[f32]) -> f32 {
+    pub(in crate::cpu) fn squares(x: &[f32]) -> f32 {
         let mut acc = [_mm256_setzero_ps(); 4];
         let whole = x.len() / (4 * LANES) * 4 * LANES;
         for at in (0..whole).step_by(4 * LANES) {

@@ -9,8 +9,8 @@ use super::parts::DraftPart;
 use super::pass::Streams;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::hyper;
 use crate::kv::KvMemory;
+use crate::residual;
 
 impl Drafter for DeepSeekV41 {
     fn block(&self) -> usize {
@@ -46,7 +46,7 @@ impl Streams<'_> {
         let mut drafts = Drafts { hidden: vec![0.0; count * hidden], ..Drafts::default() };
         let read = own.mixes.read.chunks_exact(streams);
         let rows = x.chunks_exact(streams * hidden).zip(read).zip(drafts.hidden.chunks_exact_mut(hidden));
-        rows.for_each(|((x, read), out)| hyper::collapse_row(x, read, out));
+        rows.for_each(|((x, read), out)| residual::collapse_row(x, read, out));
         let y = sized(y, count * hidden);
         self.pass.backend.rms_norm(&drafts.hidden, &part.norm.weight, part.norm.eps, y);
         let output = self.model.ends.output.as_ref().unwrap_or(&self.model.ends.embedding);
