@@ -23,8 +23,15 @@ fn text(length: usize, seed: u32) -> Vec<u32> {
 fn requests() -> Vec<Submit> {
     let long = text(210, 1);
     let behind = |shared: usize, more: usize, seed: u32| [&long[..shared], &text(more, seed)].concat();
-    let prompts =
-        [text(5, 2), long.clone(), text(40, 3), behind(180, 30, 4), behind(90, 20, 5), behind(210, 1, 6), long.clone()];
+    let prompts = [
+        text(5, 2),
+        long.clone(),
+        text(40, 3),
+        behind(180, 30, 4),
+        behind(90, 20, 5),
+        behind(210, 1, 6),
+        long.clone(),
+    ];
     (1u64..).zip(prompts).map(|(id, prompt)| submit(id, &prompt, 8)).collect()
 }
 
@@ -72,7 +79,9 @@ fn a_death_does_not_show() {
     let resources = resources(MODEL);
     for top in ["", "decoder_truncation = true"] {
         let expected = alone_with(top, &resources, &requests());
-        for (decode, victims) in [("joined = true", vec!["decode"]), ("joined = false", vec!["prefill", "decode.rank"])] {
+        for (decode, victims) in
+            [("joined = true", vec!["decode"]), ("joined = false", vec!["prefill", "decode.rank"])]
+        {
             for victim in victims {
                 let decode = format!("{decode}\n{MEMORY}");
                 let plan = plan_with([top, ""], &format!("chunk_tokens = 32\n{MEMORY}"), &decode);
@@ -100,7 +109,12 @@ fn memory_that_does_not_hold_all_at_once_is_enough() {
     run(&mut world, 7);
     world.run();
     world.assert_quiet("small");
-    println!("{} slots, {} blocks, {} preemptions", world.sum(|g| &g.slots_total), world.sum(|g| &g.blocks_total), world.sum(|g| &g.preemptions));
+    println!(
+        "{} slots, {} blocks, {} preemptions",
+        world.sum(|g| &g.slots_total),
+        world.sum(|g| &g.blocks_total),
+        world.sum(|g| &g.preemptions)
+    );
     for (id, answer) in &world.answers {
         assert_eq!(answer, &expected[id], "{id:?}");
     }
