@@ -1,6 +1,8 @@
 //! The scheduler against a memory that remembers: every row must find, in its block table, exactly the tokens before it.
 //! A block that is freed too early, shared by mistake or lost in a preemption shows as a foreign token.
 
+#[path = "sched/state.rs"]
+mod state;
 #[path = "common/windows.rs"]
 mod windows;
 #[path = "common/world.rs"]

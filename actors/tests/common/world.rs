@@ -249,6 +249,7 @@ impl World {
 
     pub fn add(&mut self, request: Arc<Request>) {
         if self.scheduler.add(Arc::clone(&request), Duration::from_secs(1)).is_ok() {
+            self.answers.insert(request.sequence(), request.sent.to_vec());
             self.learn(request);
         }
     }
