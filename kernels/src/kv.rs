@@ -29,12 +29,31 @@ pub struct KvLayout {
     pub format: KvFormat,
     /// Numbers of a sequence's state slot; 0 where a model keeps everything in blocks.
     pub state: usize,
+    /// So many layers, the first ones, keep one entry for each two tokens; the others one for each token.
+    pub paired: usize,
 }
 
 impl KvLayout {
     /// Bytes that one block takes, all layers together.
     pub fn bytes_per_block(&self) -> usize {
-        self.layers * self.bytes_per_layer()
+        self.layer_offset(self.layers)
+    }
+
+    /// Tokens of an entry of a layer.
+    pub fn ratio(&self, layer: usize) -> usize {
+        1 + usize::from(layer < self.paired)
+    }
+
+    /// The layout that a single layer has by itself: of as many tokens as it has entries in a block.
+    pub fn of_layer(&self, layer: usize) -> KvLayout {
+        KvLayout { block_size: self.block_size / self.ratio(layer), ..*self }
+    }
+
+    /// Where a layer begins in a block, in bytes.
+    fn layer_offset(&self, layer: usize) -> usize {
+        let paired = layer.min(self.paired);
+        let of = |layer: usize| self.of_layer(layer).bytes_per_layer();
+        paired * of(0) + (layer - paired) * of(self.layers)
     }
 
     /// Bytes that one state slot takes.
@@ -52,7 +71,7 @@ impl KvLayout {
         self.value_dim.next_multiple_of(LANES)
     }
 
-    /// Numbers in the keys of one block, layer and head.
+    /// Numbers in the keys of one block, layer and head, where a layer has an entry for each token.
     pub(crate) fn key_len(&self) -> usize {
         self.key_dim * self.key_stride()
     }
@@ -105,6 +124,10 @@ impl KvMemory {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
         assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
+        assert!(
+            layout.paired == 0 || block_size.is_multiple_of(2),
+            "a pair would lie in two blocks: {layout:?}"
+        );
         let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
         let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
         // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
@@ -163,13 +186,13 @@ impl KvMemory {
         self.blocks
     }
 
-    /// Stores one token's `k [kv_heads, key_dim]` and `v [kv_heads, value_dim]` at place `offset` of `block`.
+    /// Stores one entry's `k [kv_heads, key_dim]` and `v [kv_heads, value_dim]` at place `offset` of `block`.
     #[expect(
         clippy::too_many_arguments,
         reason = "a struct would be made for each token only to be taken apart"
     )]
     pub fn write(&mut self, layer: usize, block: u32, offset: usize, k: &[f32], v: &[f32]) {
-        let layout = self.layout;
+        let layout = self.layout.of_layer(layer);
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         assert!(offset < block_size, "KV write: token {offset} of a block of {block_size}");
         assert_eq!(k.len(), kv_heads * key_dim, "KV write: keys");
@@ -190,13 +213,20 @@ impl KvMemory {
         head: usize,
         wide: &'a mut Widened,
     ) -> (&'a [f32], &'a [f32]) {
-        format::widen(&self.layout, self.stored(layer, block, head), wide)
+        format::widen(&self.layout.of_layer(layer), self.stored(layer, block, head), wide)
+    }
+
+    /// The value of one entry and head, widened to `out [value_dim]`.
+    pub fn value(&self, (layer, block): (usize, u32), head: usize, offset: usize, out: &mut [f32]) {
+        let layout = self.layout.of_layer(layer);
+        assert!(offset < layout.block_size, "KV value: token {offset} of a block of {}", layout.block_size);
+        format::widen_value(&layout, self.stored(layer, block, head), offset, out);
     }
 
     /// The stored bytes of one block, layer and head.
     pub(crate) fn stored(&self, layer: usize, block: u32, head: usize) -> &[u8] {
         assert!(head < self.layout.kv_heads, "KV head {head} of {}", self.layout.kv_heads);
-        let each = self.layout.bytes_per_head();
+        let each = self.layout.of_layer(layer).bytes_per_head();
         &self.memory[self.layer_start(layer, block) + head * each..][..each]
     }
 
@@ -224,7 +254,7 @@ impl KvMemory {
     fn layer_start(&self, layer: usize, block: u32) -> usize {
         assert!((block as usize) < self.blocks, "KV block {block} of {}", self.blocks);
         assert!(layer == 0 || layer < self.layout.layers, "KV layer {layer} of {}", self.layout.layers);
-        block as usize * self.layout.bytes_per_block() + layer * self.layout.bytes_per_layer()
+        block as usize * self.layout.bytes_per_block() + self.layout.layer_offset(layer)
     }
 }
 
@@ -235,7 +265,16 @@ mod tests {
     const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 
     fn layout(format: KvFormat) -> KvLayout {
-        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format, state: 3 }
+        KvLayout {
+            layers: 2,
+            kv_heads: 2,
+            key_dim: 3,
+            value_dim: 5,
+            block_size: 4,
+            format,
+            state: 3,
+            paired: 0,
+        }
     }
 
     #[test]
@@ -277,6 +316,35 @@ mod tests {
             let size = bytes.len();
             let said = format!("a KV block of {} bytes, this layout needs {size}", size - 4);
             assert_eq!(error.to_string(), said);
+        }
+    }
+
+    #[test]
+    fn paired_layers_hold_half_as_many_entries() {
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
+            let whole = KvLayout { kv_heads: 1, layers: 3, block_size: 32, ..layout(format) };
+            let halved = KvLayout { paired: 2, ..whole };
+            let both = KvLayout { paired: 3, ..whole };
+            assert!(both.bytes_per_block() < halved.bytes_per_block(), "{format:?}");
+            assert!(halved.bytes_per_block() < whole.bytes_per_block(), "{format:?}");
+            let mut kv = KvMemory::new(halved, 2);
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
+                for entry in 0..entries {
+                    let number = (layer * 32 + entry) as f32;
+                    kv.write(layer, 1, entry, &[number; 3], &[-number; 5]);
+                }
+            }
+            let (mut wide, mut row) = (Widened::default(), [0.0; 5]);
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
+                for entry in 0..entries {
+                    let number = (layer * 32 + entry) as f32;
+                    kv.value((layer, 1), 0, entry, &mut row);
+                    let near = |got: f32, want: f32| (got - want).abs() < 1e-4;
+                    assert!(row.iter().all(|&got| near(got, -number)), "{format:?} layer {layer}: {row:?}");
+                    let (keys, values) = kv.head(layer, 1, 0, &mut wide);
+                    assert!(near(keys[entries + entry], number) && near(values[8 * entry + 4], -number));
+                }
+            }
         }
     }
 

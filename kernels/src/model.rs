@@ -3,6 +3,8 @@
 
 mod decoder;
 mod deepseek;
+mod deepseek_v41;
+mod draft;
 mod gemma3;
 mod gpt_oss;
 mod latent;
@@ -13,12 +15,14 @@ mod pass;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_vl;
 mod route;
 mod scratch;
 mod source;
 mod text;
 mod vision;
 
+pub use draft::{Choose, DraftRow, Drafter, Drafts};
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
@@ -35,6 +39,11 @@ pub trait Model: Send + Sync {
 
     /// How the model sees, where it has eyes.
     fn vision(&self) -> Option<&dyn Vision> {
+        None
+    }
+
+    /// How the model guesses further tokens, where it does.
+    fn drafter(&self) -> Option<&dyn Drafter> {
         None
     }
 
@@ -63,7 +72,7 @@ pub struct Facts {
     pub vocab: usize,
     /// Positions the model was made for: a sequence may have so many tokens.
     pub context: u32,
-    /// Layers; each keeps keys and values.
+    /// Layers; each keeps keys and values, unless they are compressed.
     pub layers: usize,
     /// Heads of keys and values per layer.
     pub kv_heads: usize,
@@ -91,6 +100,23 @@ pub struct Facts {
     pub state: Option<StateFacts>,
     /// Token that stands for one row of an image in the ids; `None`: the model has no eyes.
     pub image_token: Option<u32>,
+    /// What blocks and slots hold where keys and values are compressed and shared by layers; `None`: each layer keeps keys
+    /// and values of every token in blocks.
+    pub compressed: Option<CompressedFacts>,
+}
+
+/// What a model keeps whose layers share few sources of compressed keys. A source has one head; an entry's value is its
+/// key too (`value_dim` numbers), and its own key (`key_dim`) is what the indexer compares with.
+///
+/// Blocks take `(key_dim + value_dim) * (sources - paired / 2)` numbers a token, besides what rounding to whole vectors adds.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct CompressedFacts {
+    /// Sources of keys, in the order of their layers.
+    pub sources: usize,
+    /// So many of them, the first ones, keep an entry for each two tokens.
+    pub paired: usize,
+    /// Numbers of a state slot: a window for each layer, and what pairs are made of.
+    pub state: usize,
 }
 
 /// What a sequence keeps beside its blocks, in a state slot: windows of the newest tokens, remainders of compression.
@@ -126,7 +152,10 @@ impl Facts {
     /// format fits too.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32, state: 0 }
+        let whole = CompressedFacts { sources: layers, paired: 0, state: 0 };
+        let CompressedFacts { sources: layers, paired, state } = self.compressed.unwrap_or(whole);
+        let format = KvFormat::F32;
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired }
     }
 }
 

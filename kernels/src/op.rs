@@ -1,6 +1,11 @@
 //! Arguments of the operations, and the checks of their shapes. Every backend runs the same check once per operation,
 //! so that no kernel has to look at a length again and a mistake of a model reads the same on every device.
 
+mod sight;
+
+pub use sight::{RopeAxes, Whole};
+pub(crate) use sight::{check_axes, check_layer_norm, check_whole};
+
 use crate::kv::{KvLayout, KvMemory};
 use crate::matrix::Matrix;
 
@@ -11,11 +16,18 @@ pub enum Activation {
     Silu,
     /// GELU by its tanh form: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`.
     GeluTanh,
+    /// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
     /// `g / (1 + exp(-slope * g)) * (u + 1)` of the gate `g`, at most `limit`, and of what it gates, `u`, between `-limit`
     /// and `limit`: the gate of gpt-oss.
     ClampedSwiglu {
         /// Factor in the sigmoid.
         slope: f32,
+        /// Bound of both sides.
+        limit: f32,
+    },
+    /// `g / (1 + exp(-g)) * u` of the gate `g`, at most `limit`, and of what it gates, `u`, between `-limit` and `limit`.
+    ClampedSilu {
         /// Bound of both sides.
         limit: f32,
     },
@@ -79,6 +91,15 @@ impl RopeTable {
             cos[i] = cos_a[i] * cos_b[i] - sin_a[i] * sin_b[i];
             sin[i] = sin_a[i] * cos_b[i] + cos_a[i] * sin_b[i];
         }
+    }
+
+    /// Cosine and sine of one pair at `position`: those that [`RopeTable::turn`] writes.
+    fn pair(&self, i: usize, position: u32) -> (f32, f32) {
+        let (position, width) = (position as usize, 2 * self.pairs);
+        let (fine, coarse) = (position % COARSE * width + i, position / COARSE * width + i);
+        let (cos_a, sin_a) = (self.fine[fine], self.fine[fine + self.pairs]);
+        let (cos_b, sin_b) = (self.coarse[coarse], self.coarse[coarse + self.pairs]);
+        (cos_a * cos_b - sin_a * sin_b, sin_a * cos_b + cos_a * sin_b)
     }
 }
 
@@ -165,6 +186,27 @@ pub(crate) fn check_rope(x: &[f32], heads: usize, positions: &[u32], table: &Rop
     if let Some(position) = positions.iter().find(|&&position| position as usize >= table.positions()) {
         panic!("rope: position {position}, the table covers {}", table.positions());
     }
+    head_dim
+}
+
+/// Cosines, then sines, of `positions`, to turn heads by: each angle is the product of position and frequency, rounded to
+/// f32. `[positions, 2, frequencies]` in `turns`.
+pub(crate) fn turns_of(positions: impl Iterator<Item = u32>, frequencies: &[f32], turns: &mut Vec<f32>) {
+    turns.clear();
+    for position in positions {
+        let angles = frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
+        turns.extend(angles.clone().map(|angle| angle.cos() as f32));
+        turns.extend(angles.map(|angle| angle.sin() as f32));
+    }
+}
+
+/// Checks the arguments of `turn` and gives the size of a head.
+pub(crate) fn check_turn(x: &[f32], (tokens, heads): (usize, usize), turns: &[f32]) -> usize {
+    let head_dim = x.len().checked_div(tokens * heads).unwrap_or(0);
+    let rotated = turns.len().checked_div(tokens).unwrap_or(0);
+    assert_eq!(x.len(), tokens * heads * head_dim, "turn: x, for {tokens} tokens, {heads} heads");
+    assert_eq!(turns.len(), tokens * rotated, "turn: angles of {tokens} tokens");
+    assert!(rotated <= head_dim && rotated.is_multiple_of(2), "turn: {rotated} values of {head_dim}");
     head_dim
 }
 

@@ -1,6 +1,10 @@
 //! The backend that says what every operation means: plain loops over f32, in the order of the formula. It is slow, it
 //! is right, and the fast backends are compared with it; on machines they do not know, they call its functions.
 
+mod sight;
+
+pub(crate) use sight::{ERF_LARGE, ERF_SMALL, attend_whole, layer_norm_rows, turn_axes};
+
 use crate::backend::Backend;
 use crate::kv::{KvMemory, Widened};
 use crate::matrix::Matrix;
@@ -108,6 +112,11 @@ pub(crate) fn norm_rows(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
+/// The factor of the norm of a row.
+pub(crate) fn norm_factor(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
 /// Turns one head by the cosines and sines of its position.
 pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
     let pairs = turn.len() / 2;
@@ -122,6 +131,21 @@ pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
     }
 }
 
+/// Turns the last values of the heads of one token, neighbours together, by its cosines and sines; `back`: the other way.
+#[inline(always)]
+pub(crate) fn turn_ends(x: &mut [f32], head_dim: usize, turn: &[f32], back: bool) {
+    let (cos, sin) = turn.split_at(turn.len() / 2);
+    let sign = if back { -1.0 } else { 1.0 };
+    for head in x.chunks_exact_mut(head_dim) {
+        let end = head[head_dim - turn.len()..].chunks_exact_mut(2);
+        for ((pair, cos), sin) in end.zip(cos).zip(sin) {
+            let (x, y, sin) = (pair[0], pair[1], sin * sign);
+            pair[0] = x * cos - y * sin;
+            pair[1] = y * cos + x * sin;
+        }
+    }
+}
+
 /// `gate = activation(gate) * up`.
 pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
     for (gate, &up) in gate.iter_mut().zip(up) {
@@ -132,10 +156,15 @@ pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
                 let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
                 0.5 * x * (1.0 + inner.tanh()) * up
             }
+            Activation::Gelu => 0.5 * x * (1.0 + sight::erf(x * std::f32::consts::FRAC_1_SQRT_2)) * up,
             Activation::ClampedSwiglu { slope, limit } => {
                 // What is no number stays so.
                 let x = if x > limit { limit } else { x };
                 x / (1.0 + (-slope * x).exp()) * (up.clamp(-limit, limit) + 1.0)
+            }
+            Activation::ClampedSilu { limit } => {
+                let x = if x > limit { limit } else { x };
+                x / (1.0 + (-x).exp()) * up.clamp(-limit, limit)
             }
         };
     }

@@ -125,6 +125,16 @@ impl Weights {
         matrix.scaled(self.take(&format!("{name}_scale_inv"), &grid)?.to_f32(), block)
     }
 
+    /// Takes a tensor of this shape as a matrix with a row for each of its outermost size, packed if matrices are.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
+        let stored = self.find(name, shape)?;
+        let matrix = self.mapped(name, &stored, (shape[0], shape[1..].iter().product()))?;
+        Ok(self.packed(&matrix))
+    }
+
     /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.
     ///
     /// # Errors
@@ -196,13 +206,18 @@ impl Weights {
     /// Takes a tensor of exactly this shape as a matrix, whose rows are runs of the last size.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
         let stored = self.find(name, shape)?;
+        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
+        self.mapped(name, &stored, (rows, cols))
+    }
+
+    /// A tensor as a matrix of so many rows and columns, which are all it has; counts it as taken.
+    fn mapped(&mut self, name: &str, stored: &Stored, (rows, cols): (usize, usize)) -> Result<Matrix, Error> {
         let dtype = match &stored.dtype {
             Ok(dtype) => *dtype,
-            Err(_) => return Err(refused(name, &stored, format!("one of {:?}", DType::ALL))),
+            Err(_) => return Err(refused(name, stored, format!("one of {:?}", DType::ALL))),
         };
-        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
         let matrix = Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
-            .map_err(|error| refused(name, &stored, format!("inside of its file: {error}")))?;
+            .map_err(|error| refused(name, stored, format!("inside of its file: {error}")))?;
         self.parameters += (rows * cols) as u64;
         self.bytes += matrix.size() as u64;
         Ok(matrix)

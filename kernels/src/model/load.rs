@@ -7,7 +7,10 @@ use serde_json::{Map, Value as Json};
 
 use super::source::{Naming, Source, Tokens};
 use super::text;
-use super::{ExpertFacts, Model, TextFiles, deepseek, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe};
+use super::{
+    ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
+    qwen3_vl,
+};
 use crate::config::quantization;
 use crate::config::settings::Settings;
 use crate::error::Error;
@@ -45,11 +48,17 @@ struct Family {
 type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 9] = [
     Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
     Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
     Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
     Family { gguf: "qwen3moe", model_type: "qwen3_moe", class: "Qwen3MoeForCausalLM", load: qwen3_moe::load },
+    Family {
+        gguf: "qwen3vl",
+        model_type: "qwen3_vl",
+        class: "Qwen3VLForConditionalGeneration",
+        load: qwen3_vl::load,
+    },
     Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
     Family { gguf: "gpt-oss", model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
     Family {
@@ -57,6 +66,12 @@ const FAMILIES: [Family; 7] = [
         model_type: "deepseek_v3",
         class: "DeepseekV3ForCausalLM",
         load: deepseek::load,
+    },
+    Family {
+        gguf: "deepseek_v41",
+        model_type: "deepseek_v41",
+        class: "DeepseekV41ForCausalLM",
+        load: deepseek_v41::load,
     },
 ];
 
@@ -143,6 +158,7 @@ fn folder<T: Send>(
     let source = Source {
         weights,
         naming: Naming::Folder,
+        root: "model",
         tokens,
         norms_add_one: false,
         experts: ExpertFacts::default(),
@@ -190,6 +206,7 @@ fn from_gguf<T: Send>(
     let source = Source {
         weights,
         naming: Naming::Gguf,
+        root: "model",
         tokens,
         norms_add_one: false,
         experts: ExpertFacts::default(),
@@ -242,7 +259,7 @@ fn tokens_of_folder(path: &Path, settings: &Settings<'_>) -> Result<Tokens, Erro
 }
 
 /// The object that a file of JSON must be.
-fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
+pub(super) fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
     json.as_object().ok_or_else(|| Error::Malformed {
         path: path.to_owned(),
         what: "JSON".to_owned(),

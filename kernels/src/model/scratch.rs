@@ -1,5 +1,6 @@
 //! Activations of a step, kept from one step to the next: once the largest step was seen, computing allocates nothing.
 
+use super::deepseek_v41::StreamScratch;
 use super::route::Picker;
 use crate::experts::{ExpertBuffers, Routing};
 use crate::op::AttentionRow;
@@ -11,6 +12,8 @@ pub struct Scratch {
     pub(super) tokens: Vec<u32>,
     /// Their positions.
     pub(super) positions: Vec<u32>,
+    /// What they turn by, where heads turn by more than the position.
+    pub(super) turns: Vec<[u32; 3]>,
     /// Which of them give logits: ascending indices into `tokens`.
     pub(super) wanted: Vec<usize>,
     /// Rows as attention takes them; empty between steps, kept for its capacity.
@@ -31,6 +34,8 @@ pub struct Scratch {
     pub(super) latent: LatentScratch,
     /// What a mixture of experts makes on its way.
     pub(super) mixture: MixtureScratch,
+    /// What several residual streams and compressed attention make on their way.
+    pub(super) streams: StreamScratch,
     /// Gate of the feed-forward layer `[tokens, intermediate]`.
     pub(super) gate: Vec<f32>,
     /// What it gates, same shape.
@@ -61,6 +66,8 @@ pub(super) struct LatentScratch {
 pub(super) struct MixtureScratch {
     /// `[tokens, experts]`.
     pub logits: Vec<f32>,
+    /// Tokens that experts are chosen for otherwise; empty: none.
+    pub marked: Vec<bool>,
     /// Who computes what.
     pub routing: Routing,
     pub picker: Picker,
@@ -102,8 +109,11 @@ impl Scratch {
         let floats = own.iter().chain(&parts);
         floats.map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
             + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
+            + self.turns.capacity() * size_of::<[u32; 3]>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
+            + self.streams.bytes()
+            + mixture.marked.capacity()
             + mixture.routing.bytes()
             + mixture.picker.bytes()
             + mixture.buffers.bytes()

@@ -193,6 +193,7 @@ mod tests {
             bos: None,
             state: None,
             image_token: None,
+            compressed: None,
         }
     }
 
