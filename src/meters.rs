@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn names_are_accepted_and_outcomes_counted() {
         let meters = Meters::new().unwrap();
-        meters.ended(&Outcome::Expired, Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4 });
+        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4, ..Usage::default() };
+        meters.ended(&Outcome::Expired, usage);
         meters.tokens(true, Duration::from_millis(7), 2);
         assert_eq!((meters.count("expired"), meters.count("finished")), (1, 0));
         assert_eq!(meters.prompt_tokens.get(), 3);

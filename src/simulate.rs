@@ -12,7 +12,7 @@ use millstream_actors::request::{Outcome, Reply, RequestId, Submit};
 use millstream_actors::sched::Reused;
 use millstream_runtime::sim::{self, Faults, Sim, SimOptions};
 use millstream_runtime::{Inlet, Outlet, Time};
-use millstream_topology::{Plan, Settings};
+use millstream_topology::{Plan, Replay, Settings};
 
 use crate::mill;
 
@@ -123,6 +123,8 @@ pub(crate) struct Run {
     /// Tokens that groups looked for, and those they found.
     pub(crate) reused: Reused,
     pub(crate) digest: u64,
+    /// The plan asks for a replay that is not exact, so what is said depends on what was found.
+    pub(crate) approximate: bool,
 }
 
 impl Run {
@@ -154,8 +156,10 @@ impl Run {
             reused: Reused {
                 sought: gauges.iter().map(|group| group.tokens_sought.get()).sum(),
                 found: gauges.iter().map(|group| group.tokens_found.get()).sum(),
+                replayed: gauges.iter().map(|group| group.tokens_replayed.get()).sum(),
             },
             digest: sim.digest(),
+            approximate: resources.model.facts().state.is_some() && plan.cache.replay != Replay::Exact,
             heard,
         })
     }

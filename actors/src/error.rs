@@ -23,17 +23,27 @@ pub enum Error {
         #[source]
         source: crate::text::TextError,
     },
-    /// The memory a group was given does not hold a single block.
+    /// The memory a group was given does not hold a single block, with the state of one sequence where there is one.
     #[error(
-        "actors.{actor}.memory is {given} bytes, and one block of this model's KV takes {needed}: give it more"
+        "actors.{actor}.memory is {given} bytes, and one sequence of this model takes at least {needed}: give it more"
     )]
     Memory {
         /// The actor.
         actor: String,
         /// Bytes in the plan.
         given: u64,
-        /// Bytes of a block.
+        /// Bytes of both.
         needed: u64,
+    },
+    /// An entry of two tokens would lie in two blocks.
+    #[error(
+        "actors.{actor}.block_size is {block_size}, and this model keeps entries of two tokens: make it even"
+    )]
+    Pairs {
+        /// The actor.
+        actor: String,
+        /// Tokens of a block in the plan.
+        block_size: u32,
     },
     /// The system does not give that much memory.
     #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]

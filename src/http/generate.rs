@@ -165,6 +165,7 @@ impl Cost {
     /// The answer at this place has ended.
     pub(super) fn add(&mut self, place: usize, usage: Usage) {
         self.usage.completion_tokens += usage.completion_tokens;
+        self.usage.replayed_tokens += usage.replayed_tokens;
         if place.is_multiple_of(self.choices as usize) {
             self.usage.prompt_tokens += usage.prompt_tokens;
             self.usage.cached_tokens += usage.cached_tokens;

@@ -199,6 +199,18 @@ fn reuse(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
             &rows(|group| group.tokens_found.get()),
         )?,
         counter(
+            "millstream_prefix_replayed_tokens_total",
+            "Tokens that were found and computed once more, for the windows of a state.",
+            label,
+            &rows(|group| group.tokens_replayed.get()),
+        )?,
+        gauge(
+            "millstream_group_state_slots_used",
+            "State slots of sequences and leases, where the model keeps a state.",
+            label,
+            &rows(|group| group.slots_used.get()),
+        )?,
+        counter(
             "millstream_prefix_evicted_blocks_total",
             "Cached KV blocks whose memory was wanted.",
             label,

@@ -70,6 +70,7 @@ mod tests {
             start,
             blocks: Vec::new(),
             images: Arc::clone(images),
+            state: None,
             sample: None,
             observe: Vec::new(),
         }

@@ -82,6 +82,13 @@ impl Scratch {
         Scratch::default()
     }
 
+    /// Leaves `logits [wanted tokens, vocab]` as those of the last step: for models of other crates.
+    pub fn leave_logits(&mut self, vocab: usize, logits: Vec<f32>) {
+        assert!(logits.len().is_multiple_of(vocab), "logits of whole tokens");
+        self.wanted = (0..logits.len() / vocab).collect();
+        (self.vocab, self.logits) = (vocab, logits);
+    }
+
     /// Logits of the last step `[wanted tokens, vocab]`: those of the first row's wanted tokens, then the second's.
     pub fn logits(&self) -> &[f32] {
         &self.logits[..self.wanted.len() * self.vocab]

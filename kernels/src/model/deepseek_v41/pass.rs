@@ -164,6 +164,9 @@ impl<'a> Streams<'a> {
         if self.count() == 0 {
             return;
         }
+        if index == 0 {
+            self.fetch_ahead();
+        }
         if let Some(lookup) = &layer.lookup {
             self.look_up(lookup);
         }
@@ -226,6 +229,18 @@ impl<'a> Streams<'a> {
         #[cfg(test)]
         if let Some(trace) = &mut own.trace {
             trace.streams.push(x.to_vec());
+        }
+    }
+
+    /// Has the rows read that lookups will want, where their tables are too large to be in memory.
+    fn fetch_ahead(&mut self) {
+        let Some(engram) = &self.model.engram else { return };
+        let own = &mut self.pass.scratch.streams;
+        for lookup in self.model.layers.iter().filter_map(|layer| layer.lookup.as_ref()) {
+            if lookup.rows.is_far() {
+                engram.rows(lookup.layer, &own.ngrams, &mut own.rows);
+                lookup.rows.fetch(&own.rows);
+            }
         }
     }
 

@@ -161,7 +161,8 @@ impl Taker<'_> {
         let (streams, hidden) = (self.config.streams, self.config.shape.hidden);
         let name = |name: &str| format!("layers.{layer}.engram.{name}");
         let shape = &engram.shape;
-        let rows = self.source.weights.stored(&name("embed.weight"), shape.rows[table], shape.width)?;
+        let (weights, count) = (&mut self.source.weights, shape.rows[table]);
+        let rows = EngramRows::take(weights, &name("embed.weight"), count, shape.width)?;
         let cols = shape.rows_per_token() * shape.width;
         let mut norms = |which: &str| {
             let norms = self.source.weights.stored(&name(which), streams, hidden)?;
@@ -169,7 +170,7 @@ impl Taker<'_> {
         };
         let norms = (norms("q_weight")?, norms("k_weight")?);
         let key_value = self.matrix(&name("wkv.weight"), (streams + 1) * hidden, cols)?;
-        Ok(Some(Lookup { layer, rows: EngramRows::new(rows), key_value, norms }))
+        Ok(Some(Lookup { layer, rows, key_value, norms }))
     }
 
     fn mixture(&mut self, prefix: &str, routed: &config::Mixture) -> Result<Mixture, Error> {

@@ -153,7 +153,9 @@ fn byte(character: char) -> Option<u8> {
 
 /// A text without case, accents and most spacing.
 fn normal(text: &str) -> String {
-    let spelled = if text.is_ascii() {
+    // Ideographs have neither case nor accents, nor another spelling.
+    let simple = |c: char| c.is_ascii() || ('\u{4e00}'..='\u{9fa5}').contains(&c);
+    let spelled = if text.chars().all(simple) {
         text.to_ascii_lowercase()
     } else {
         text.nfkc().nfd().filter(|&c| !is_combining_mark(c)).flat_map(char::to_lowercase).collect()

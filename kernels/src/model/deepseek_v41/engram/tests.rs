@@ -6,7 +6,6 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::*;
-use crate::matrix::Matrix;
 use crate::weights::{Weights, safetensors as files_of};
 
 fn oracle() -> PathBuf {
@@ -95,23 +94,59 @@ fn tokens_name_the_rows_that_are_stored() {
 fn rows_are_gathered_as_they_are_stored() {
     let folder = oracle().join("ckpt-w16");
     let engram = opened(&folder);
-    let mut weights = Weights::new(&folder, files_of::open(&folder).unwrap(), None);
-    let table = weights.stored("layers.3.engram.embed.weight", 606, 16).unwrap();
-    let all = table.to_f32();
-    let table = EngramRows::new(table);
+    let name = "layers.3.engram.embed.weight";
+    let open = || Weights::new(&folder, files_of::open(&folder).unwrap(), None);
+    let all = open().stored(name, 606, 16).unwrap().to_f32();
+    let table = EngramRows::take(&mut open(), name, 606, 16).unwrap();
     let (mut ngrams, mut rows) = (Vec::new(), Vec::new());
     engram.ngrams(&[7, 8, 9], &[10, 11, 300], None, &mut ngrams);
     engram.rows(3, &ngrams, &mut rows);
     assert_eq!(rows.len(), 3 * engram.shape.rows_per_token());
     rows.extend([605, 0, 0]);
     table.fetch(&rows);
-    // Nothing to read: not there, or in memory.
     table.fetch(&[usize::MAX, 606]);
-    EngramRows::new(Matrix::from_f32(1, 1, &[1.0])).fetch(&[0]);
     let mut values = vec![f32::NAN; rows.len() * 16];
     table.gather(&rows, &mut values);
     let want: Vec<f32> = rows.iter().flat_map(|row| &all[row * 16..][..16]).copied().collect();
     assert_eq!(values, want);
+}
+
+/// A folder of one table in FP8, of random bytes, an exponent for each eight values.
+fn in_fp8(folder: &Path, rows: usize, width: usize) -> (Vec<u8>, Vec<u8>) {
+    let mut sample = crate::check::Sample::new(4_110);
+    let mut bytes = |count: usize, from: usize, below: usize| -> Vec<u8> {
+        (0..count).map(|_| (from + sample.below(below)) as u8).collect()
+    };
+    let (codes, exponents) = (bytes(rows * width, 0, 0x7f), bytes(rows * width / 8, 1, 180));
+    let view = |dtype, shape, bytes| safetensors::tensor::TensorView::new(dtype, shape, bytes).unwrap();
+    let tensors = [
+        ("t.weight", view(safetensors::Dtype::F8_E4M3, vec![rows, width], &codes)),
+        ("t.scale", view(safetensors::Dtype::F8_E8M0, vec![rows, width / 8], &exponents)),
+    ];
+    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    (codes, exponents)
+}
+
+#[test]
+fn rows_of_eight_bits_have_a_power_of_two_for_each_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (codes, exponents) = in_fp8(folder.path(), 40, 32);
+    let mut weights = Weights::new(folder.path(), files_of::open(folder.path()).unwrap(), Some((32, 32)));
+    let table = EngramRows::take(&mut weights, "t.weight", 40, 32).unwrap();
+    assert_eq!((weights.taken(), table.width(), table.is_far()), ((40 * 32, 40 * 36), 32, false));
+    weights.finish(|_| false).unwrap();
+    let rows = [39, 0, 7, 7];
+    let mut values = vec![0.0; rows.len() * 32];
+    table.fetch(&rows);
+    table.gather(&rows, &mut values);
+    for (at, &value) in values.iter().enumerate() {
+        let place = rows[at / 32] * 32 + at % 32;
+        let (code, exponent) = (codes[place], i32::from(exponents[place / 8]));
+        let (size, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7) / 8.0);
+        let plain =
+            if size == 0 { mantissa * 2_f64.powi(-6) } else { (1.0 + mantissa) * 2_f64.powi(size - 7) };
+        assert_eq!(f64::from(value), plain * 2_f64.powi(exponent - 127), "{at}: {code:#x} {exponent}");
+    }
 }
 
 #[test]
