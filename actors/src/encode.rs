@@ -182,7 +182,7 @@ impl Sight {
             picture.pixels(plan.width, plan.height).map_err(|error| unseen(format!("this image {error}")))?;
         let pixels = Pixels { width: plan.width, height: plan.height, rgb: &rgb };
         let seen = vision.encode(plan, pixels, self.backend.as_mut()).map_err(|error| match error {
-            Error::Image(why) => unseen(why),
+            Error::Image(why) => unseen(format!("this image {why}")),
             error => Cause::Failed(format!("an image cannot be encoded: {error}")),
         })?;
         if seen.len() != plan.tokens * vision.width() {

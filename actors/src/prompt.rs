@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use millstream_kernels::{Model, Vision};
+use millstream_kernels::{Error, Model, Vision};
 
 use crate::picture::Picture;
 use crate::request::{Prompt, PromptImage, Refusal};
@@ -119,7 +119,10 @@ impl Eyes<'_> {
 
     fn push(&self, picture: &Arc<Picture>, encoded: &mut Encoded) -> Result<(), Refusal> {
         let (width, height) = picture.size();
-        let plan = self.vision.plan(width, height).map_err(|error| unseen(picture, &error.to_string()))?;
+        let plan = self.vision.plan(width, height).map_err(|error| match error {
+            Error::Image(why) => unseen(picture, &format!("this image {why}")),
+            error => unseen(picture, &error.to_string()),
+        })?;
         if plan.tokens == 0 {
             return Err(unseen(picture, "it takes no tokens"));
         }

@@ -29,13 +29,24 @@ pub const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n
 {% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}\
 {% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+/// The same for DeepSeek-V4.1.
+pub const DEEPSEEK: &str = "<｜begin▁of▁sentence｜>{% for m in messages %}<｜User｜>\
+{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}\
+{% if part['type'] == 'image' %}<｜deepseek_image｜>{% else %}{{ part['text'] }}{% endif %}\
+{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}";
+
+/// Those resources with a chat template of its own: the tiny checkpoints bring none that shows images.
+pub fn with_template(resources: &Resources, template: &str) -> Resources {
+    let files = TextFiles { chat_template: Some(template.to_owned()), ..TextFiles::default() };
+    let template = ChatTemplate::load(&files, &resources.tokenizer).expect("a good template");
+    Resources { template: template.map(Arc::new), ..resources.clone() }
+}
+
 /// Those resources with eyes, and a template that shows where images stand.
 pub fn with_eyes(resources: &Resources) -> Resources {
-    let files = TextFiles { chat_template: Some(TEMPLATE.to_owned()), ..TextFiles::default() };
-    let template = ChatTemplate::load(&files, &resources.tokenizer).expect("a good template");
     let facts = Facts { image_token: Some(IMAGE), ..resources.model.facts().clone() };
     let model = Arc::new(Seeing { inner: Arc::clone(&resources.model), facts, eyes: Eyes });
-    Resources { model, template: template.map(Arc::new), tokenizer: Arc::clone(&resources.tokenizer) }
+    with_template(&Resources { model, ..resources.clone() }, TEMPLATE)
 }
 
 struct Seeing {
@@ -49,7 +60,7 @@ struct Eyes;
 impl Vision for Eyes {
     fn plan(&self, width: u32, height: u32) -> Result<ImagePlan, Error> {
         if width > 50 * height {
-            return Err(Error::Image(format!("{width} x {height} is too flat")));
+            return Err(Error::Image(format!("of {width} x {height} pixels is too flat")));
         }
         let fit = |side: u32| side.min(SIDE).next_multiple_of(PATCH);
         let (width, height) = (fit(width), fit(height));
