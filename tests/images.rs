@@ -179,3 +179,42 @@ async fn a_death_of_the_eyes_does_not_show() {
     house.at_rest().await;
     house.server.stop().await;
 }
+
+/// A folder with the tiny Qwen3-VL and a template that shows images.
+fn folder() -> tempfile::TempDir {
+    let (folder, from) = (tempfile::tempdir().expect("a folder"), house::checkpoint().with_file_name("tiny-qwen3-vl"));
+    let names = ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"];
+    for name in names {
+        std::fs::copy(from.join(name), folder.path().join(name)).expect("it is copied");
+    }
+    std::fs::write(folder.path().join("chat_template.jinja"), eyes::TEMPLATE).expect("it is written");
+    folder
+}
+
+#[test]
+fn chat_shows_files() {
+    let folder = folder();
+    let images = house::checkpoint().with_file_name("tiny-qwen3-vl").join("images");
+    let broken = folder.path().join("broken.png");
+    std::fs::write(&broken, &file(1, 60, 60)[..200]).expect("it is written");
+    let chat = |model: &std::path::Path, files: &[&std::path::Path]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_millstream"));
+        command.args(["chat", "--temperature", "0", "--max-tokens", "8", "--model"]).arg(model);
+        files.iter().for_each(|file| {
+            command.arg("--image").arg(file);
+        });
+        let output = command.arg("what is this?").output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (a, c) = (images.join("a.png"), images.join("c.png"));
+    let answers = [&[][..], &[&*a], &[&*c], &[&*a, &*c]].map(|files| chat(folder.path(), files));
+    assert!(answers.iter().all(|(well, said, _)| *well && !said.trim().is_empty()), "{answers:?}");
+    assert!(answers.iter().skip(1).all(|(_, said, _)| *said != answers[0].1), "{answers:?}");
+    let (well, _, why) = chat(folder.path(), &[&a, &broken]);
+    assert!(!well && why.contains("broken.png: this image cannot be decoded"), "{why}");
+    let (well, _, why) = chat(folder.path(), &[std::path::Path::new("no/such.png")]);
+    assert!(!well && why.contains("cannot read no/such.png"), "{why}");
+    let (well, _, why) = chat(&house::checkpoint(), &[&a]);
+    assert!(!well && why.contains("no eyes"), "{why}");
+}

@@ -69,7 +69,9 @@ impl ChoiceArgs {
 
     /// What a server is asked. Fields that only some servers know are sent only where they say something.
     pub(crate) fn body(&self, messages: &[ChatMessage]) -> Value {
-        let message = |message: &ChatMessage| json!({"role": message.role.as_str(), "content": content(&message.content)});
+        let message = |message: &ChatMessage| {
+            json!({"role": message.role.as_str(), "content": content(&message.content)})
+        };
         let mut body = json!({
             "model": "default",
             "stream": true,
@@ -101,8 +103,8 @@ fn content(content: &Content) -> Value {
     let part = |part: &Part| match part {
         Part::Text(text) => json!({"type": "text", "text": text}),
         Part::Image(picture) => {
-            let data = STANDARD.encode(picture.bytes());
-            json!({"type": "image_url", "image_url": {"url": format!("data:{};base64,{data}", picture.media_type())}})
+            let (kind, data) = (picture.media_type(), STANDARD.encode(picture.bytes()));
+            json!({"type": "image_url", "image_url": {"url": format!("data:{kind};base64,{data}")}})
         }
     };
     match content {

@@ -127,7 +127,7 @@ impl Images {
         match scheme.as_str() {
             "data" => self.inline(url).map_err(Unread::Image),
             "https" => {
-                let unserved = |why| Unread::from(field.fault(why).coded("unsupported_value"));
+                let unserved = |why: String| Unread::from(field.fault(why).coded("unsupported_value"));
                 let wish = self.fetch.wish(url).map_err(unserved)?;
                 self.fetch.get(wish, self.bounds.bytes.min(left)).map_err(Unread::Image)
             }

@@ -64,7 +64,7 @@ impl Fetch {
         if url.len() > URL_MAX {
             return Err(format!("a URL has at most {URL_MAX} bytes"));
         }
-        let uri: Uri = url.parse().map_err(|error| format!("is not a URL: {error}"))?;
+        let uri = url.parse::<Uri>().map_err(|error| format!("is not a URL: {error}"))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         if !self.hosts.contains(&host) {
             let shown: String = host.chars().take(128).collect();
