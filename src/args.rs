@@ -128,6 +128,9 @@ pub struct ChatArgs {
     /// Standing orders
     #[arg(long)]
     pub system: Option<String>,
+    /// An image to look at, with the first thing that is said; may be given several times
+    #[arg(long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
     /// How the answer is chosen
     #[command(flatten)]
     pub choice: ChoiceArgs,
