@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
-use millstream_actors::assemble::Resources;
+use millstream_actors::assemble::{Resources, encode_settings};
 use millstream_actors::request::{Finish, Outcome, Reply, Submit};
 use millstream_topology::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::desk::Desk;
-use crate::http;
-use crate::mill::Mill;
+use crate::http::{self, Images};
+use crate::mill::{self, Mill};
 
 /// The largest file of cases that is read, in bytes.
 const FILE_LEN_MAX: u64 = 256 << 20;
@@ -116,8 +116,10 @@ pub async fn mark(
     cases: &[(usize, Case)],
     (batch, tokens_max): (usize, u32),
 ) -> anyhow::Result<Report> {
-    let asked: Vec<Submit> =
-        cases.iter().map(|(line, case)| submit(*line, case, tokens_max)).collect::<anyhow::Result<_>>()?;
+    let body_max = mill::gateway(plan)?.settings.body_max;
+    let images = encode_settings(plan, resources).map(|settings| Images::new(&settings, body_max));
+    let submit = |(line, case): &(usize, Case)| submit(*line, case, images.as_ref(), tokens_max);
+    let asked: Vec<Submit> = cases.iter().map(submit).collect::<anyhow::Result<_>>()?;
     let mill = Mill::start(plan, resources, tokens_max as usize + 64).await?;
     let answers = cases.iter().zip(asked).map(|((line, _), submit)| ask(mill.desk(), *line, submit));
     let answers: Vec<anyhow::Result<Said>> =
@@ -160,10 +162,10 @@ fn is_right(said: &str, answer: &str) -> bool {
 }
 
 /// The request of a case, by the same road as a client's.
-fn submit(line: usize, case: &Case, tokens_max: u32) -> anyhow::Result<Submit> {
+fn submit(line: usize, case: &Case, images: Option<&Images>, tokens_max: u32) -> anyhow::Result<Submit> {
     let body =
         json!({"model": "default", "messages": case.messages, "temperature": 0, "max_tokens": tokens_max});
-    http::one_chat(&body).map_err(|why| anyhow::anyhow!("line {line}: {why}"))
+    http::one_chat(&body, images).map_err(|why| anyhow::anyhow!("line {line}: {why}"))
 }
 
 async fn ask(desk: &Arc<Desk>, line: usize, submit: Submit) -> anyhow::Result<Said> {

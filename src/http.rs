@@ -54,8 +54,8 @@ pub(crate) use text::Text;
 ///
 /// # Errors
 /// What a client would be told.
-pub(crate) fn one_chat(body: &Value) -> Result<Submit, String> {
-    let ask = ask::chat(body).map_err(|fault| fault.message)?;
+pub(crate) fn one_chat(body: &Value, images: Option<&Images>) -> Result<Submit, String> {
+    let ask = ask::chat(body, images).map_err(|fault| fault.message)?;
     ask.submits().next().ok_or_else(|| "nothing is asked".to_owned())
 }
 

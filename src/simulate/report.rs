@@ -34,7 +34,7 @@ impl Ledger {
 
     /// Of an encode actor, which owns nothing but the requests that wait.
     pub(super) fn of_eyes(encode: &EncodeGauges) -> Self {
-        Self { group: encode.name.clone(), blocks: 0, leases: 0, sequences: encode.waiting.get() }
+        Self { group: encode.name.clone(), blocks: 0, slots: 0, leases: 0, sequences: encode.waiting.get() }
     }
 
     fn is_zero(&self) -> bool {
