@@ -13,6 +13,11 @@ use crate::picture::Picture;
 use crate::request::{Prompt, PromptImage, Refusal};
 use crate::text::{ChatTemplate, Tokenizer};
 
+/// Bytes for each token in the first beginning of a text that [`Reader`] looks at; most texts have fewer.
+const BYTES_EACH: usize = 8;
+/// Tokens that a word may come apart into where a text is cut.
+const AT_CUT: usize = 64;
+
 /// How a prompt is encoded where its kind leaves a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
@@ -51,6 +56,8 @@ pub struct Reader<'a> {
     pub template: Option<&'a ChatTemplate>,
     /// For images; without them they are refused.
     pub eyes: Option<Eyes<'a>>,
+    /// The most tokens a prompt may have. One that has more is not encoded to its end.
+    pub tokens_max: Option<u32>,
 }
 
 /// A prompt as the model reads it.
@@ -74,10 +81,14 @@ impl Reader<'_> {
                 let template = self.template;
                 let template =
                     template.ok_or_else(|| invalid("this model has no chat template: send plain text"))?;
-                tokenizer.encode_marked(&template.render(messages, how.opened).map_err(invalid)?)
+                let text = template.render(messages, how.opened).map_err(invalid)?;
+                self.bound(&text.text())?;
+                tokenizer.encode_marked(&text)
             }
-            Prompt::Text(text) if how.framed => tokenizer.encode_prompt(text),
-            Prompt::Text(text) => tokenizer.encode_plain(text),
+            Prompt::Text(text) => {
+                self.bound(text)?;
+                if how.framed { tokenizer.encode_prompt(text) } else { tokenizer.encode_plain(text) }
+            }
             Prompt::Tokens(ids) => ids.clone(),
         };
         known(tokenizer, "prompt", ids.iter().copied())?;
@@ -90,6 +101,25 @@ impl Reader<'_> {
             (None, None) => Ok(Encoded { ids, images: Vec::new() }),
             (None, Some(picture)) => Err(unseen(picture, "this model has no eyes: it reads text only")),
         }
+    }
+}
+
+impl Reader<'_> {
+    /// Refuses a text that is far too long without encoding all of it, so that it holds up nobody else: beginnings of it
+    /// are encoded, each twice as long as the last, until one has more tokens than a prompt may have. (The word at the
+    /// cut may come apart, hence the few more.)
+    fn bound(&self, text: &str) -> Result<(), Refusal> {
+        let Some(limit) = self.tokens_max else { return Ok(()) };
+        let most = limit as usize + AT_CUT;
+        let mut len = most.saturating_mul(BYTES_EACH);
+        while len < text.len() {
+            let tokens = self.tokenizer.encode_plain(&text[..text.floor_char_boundary(len)]).len();
+            if tokens > most {
+                return Err(Refusal::TooLong { tokens: tokens as u64, limit: limit.into() });
+            }
+            len = len.saturating_mul(2);
+        }
+        Ok(())
     }
 }
 

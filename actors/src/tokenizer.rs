@@ -76,7 +76,8 @@ impl TokenizerActor {
             return Ok(read.clone());
         }
         let Reading { tokenizer, template, model, .. } = &self.reading;
-        let reader = Reader { tokenizer, template: template.as_deref(), eyes: Eyes::of(model.as_ref()) };
+        let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
+        let reader = Reader { tokenizer, template, eyes, tokens_max: Some(self.reach.tokens) };
         let encoded = reader.encode(&submit.prompt, Encoding::SERVED)?;
         if encoded.ids.is_empty() {
             return Err(invalid("the prompt has no tokens"));

@@ -1,6 +1,7 @@
 //! `chat`: a conversation in the terminal, with a graph of its own or with a server that runs already. Both are a
 //! [`Partner`]: messages in, pieces of text out.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
@@ -142,12 +143,16 @@ impl Talk {
         let mut parts = self.images.clone();
         parts.push(Part::Text(text.to_owned()));
         self.messages.push(ChatMessage { role: ChatRole::User, content: Content::of(parts) });
-        let mut out = |piece: &str| show(piece);
+        let mut begun = false;
+        let mut out = |piece: &str| {
+            begun |= !piece.is_empty();
+            show(piece)
+        };
         let answer = tokio::select! {
             answer = partner.answer(&self.messages, &self.choice, &mut out) => Some(answer),
             () = self.signals.next() => None,
         };
-        if !matches!(answer, Some(Err(_))) {
+        if begun || !matches!(answer, Some(Err(_))) {
             show("\n")?;
         }
         match answer {
@@ -165,9 +170,28 @@ impl Talk {
     }
 }
 
-/// Prints at once.
+/// Prints at once. What a model writes may not steer a terminal.
 fn show(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
+    let text = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// The text with a mark in the place of each control character, but for ends of lines and tabs.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    if text.contains(steers) { Cow::Owned(text.replace(steers, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn an_answer_does_not_steer_the_terminal() {
+        assert_eq!(harmless("a\tb\nc é 日本"), "a\tb\nc é 日本");
+        let title = "\u{1b}]0;owned\u{7}\u{9b}31m\rred\u{7f}";
+        assert_eq!(harmless(title), "\u{fffd}]0;owned\u{fffd}\u{fffd}31m\u{fffd}red\u{fffd}");
+    }
 }

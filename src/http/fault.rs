@@ -94,7 +94,7 @@ impl Fault {
             }
             Refusal::TooLong { tokens, limit } => {
                 let message = format!(
-                    "the prompt and the answer asked for come to {tokens} tokens, but only {limit} fit; shorten the \
+                    "the prompt and the answer asked for come to at least {tokens} tokens, but only {limit} fit; shorten the \
                      prompt or lower max_tokens"
                 );
                 Self::invalid(message).coded(TOO_LONG)

@@ -67,7 +67,8 @@ impl Text {
 
     fn encode(&self, prompt: &Prompt, how: Encoding) -> Result<Vec<u32>, Fault> {
         let Resources { tokenizer, template, model } = &self.resources;
-        let reader = Reader { tokenizer, template: template.as_deref(), eyes: Eyes::of(model.as_ref()) };
+        let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
+        let reader = Reader { tokenizer, template, eyes, tokens_max: None };
         let encoded = reader.encode(prompt, how);
         encoded.map(|encoded| encoded.ids).map_err(|refusal| Fault::unfinished(&Outcome::Refused(refusal)))
     }
