@@ -94,7 +94,7 @@ fn few_slots_are_enough() {
         ("", "joined = true\nsequences_max = 1"),
         ("sequences_max = 1", "joined = false\nsequences_max = 2"),
         ("sequences_max = 4", "joined = false\nsequences_max = 1"),
-        ("memory = \"10KiB\"\nblock_size = 4", "joined = false\nblock_size = 4\nmemory = \"10KiB\""),
+        ("memory = \"12KiB\"\nblock_size = 4", "joined = false\nblock_size = 4\nmemory = \"12KiB\""),
     ] {
         let world = run(&plan_with(["", ""], prefill, decode), &twice(), 16);
         let wrong = differing(&world.answers, &expected);
