@@ -128,6 +128,9 @@ pub struct ChatArgs {
     /// Standing orders
     #[arg(long)]
     pub system: Option<String>,
+    /// An image to look at, with the first thing that is said; may be given several times
+    #[arg(long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
     /// How the answer is chosen
     #[command(flatten)]
     pub choice: ChoiceArgs,
@@ -206,8 +209,8 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub cases: Option<PathBuf>,
     /// Only this task (may be given several times)
-    #[arg(long, value_name = "NAME")]
-    pub task: Vec<String>,
+    #[arg(long = "task", value_name = "NAME")]
+    pub skills: Vec<String>,
     /// Cases at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub batch: u32,

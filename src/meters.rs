@@ -65,6 +65,7 @@ impl Meters {
             "expired",
             "refused_overload",
             "refused_too_long",
+            "refused_image",
             "refused_invalid",
             "failed",
         ] {
@@ -122,6 +123,7 @@ pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Expired => "expired",
         Outcome::Refused(Refusal::Overload { .. }) => "refused_overload",
         Outcome::Refused(Refusal::TooLong { .. }) => "refused_too_long",
+        Outcome::Refused(Refusal::Image { .. }) => "refused_image",
         Outcome::Refused(Refusal::Invalid(_) | Refusal::Field { .. }) => "refused_invalid",
         Outcome::Failed(_) => "failed",
     }

@@ -61,7 +61,7 @@ pub struct SimulateOptions {
 /// # }
 /// ```
 pub fn simulate(plan: &Plan, resources: &Resources, options: &SimulateOptions) -> anyhow::Result<Report> {
-    let visits = load::draw(options.seed, options.requests);
+    let visits = load::draw(options.seed, options.requests, resources.model.vision().is_some());
     let weather = Weather { seed: options.seed, faults: None };
     let calm = Run::of(&without_reuse(plan), resources, weather, &load::patient(&visits))?;
     let faults = options.faults.then(|| faults(plan, options.seed)).transpose()?;
@@ -129,7 +129,7 @@ pub(crate) struct Run {
 
 impl Run {
     fn of(plan: &Plan, resources: &Resources, weather: Weather, visits: &[Visit]) -> anyhow::Result<Self> {
-        let Assembly { graph, doors, gauges, .. } = assemble(plan, resources, Driver::Sim(COST))?;
+        let Assembly { graph, doors, gauges, encoders, .. } = assemble(plan, resources, Driver::Sim(COST))?;
         let Doors { submit, abandon, replies } = doors;
         let faults = weather.faults.unwrap_or_else(Faults::none);
         let mut sim = Sim::new(graph, SimOptions { seed: weather.seed, faults, ..SimOptions::default() });
@@ -148,7 +148,11 @@ impl Run {
             at_rest,
             restarts: restarts(&sim),
             failed: sim.failed().map(|exit| format!("{exit:?}")),
-            ledgers: gauges.iter().map(|group| Ledger::of(group)).collect(),
+            ledgers: gauges
+                .iter()
+                .map(|group| Ledger::of(group))
+                .chain(encoders.iter().map(|encode| Ledger::of_eyes(encode)))
+                .collect(),
             reused: Reused {
                 sought: gauges.iter().map(|group| group.tokens_sought.get()).sum(),
                 found: gauges.iter().map(|group| group.tokens_found.get()).sum(),

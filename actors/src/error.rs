@@ -53,6 +53,9 @@ pub enum Error {
         /// Bytes in the plan.
         given: u64,
     },
+    /// The plan has an encode actor, and nothing to look with.
+    #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]
+    NoEyes(String),
     /// The plan asks for what is not built yet.
     #[error("{0}")]
     NotBuilt(String),

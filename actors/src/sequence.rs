@@ -75,7 +75,7 @@ impl Sequence {
         let mut hashes = Vec::new();
         if let Some(chain) = chain {
             hashes.extend_from_slice(&request.hashes);
-            chain.extend(&mut hashes, &tokens);
+            chain.extend_seeing(&mut hashes, &tokens, &request.images);
         }
         Self {
             request,

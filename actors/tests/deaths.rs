@@ -80,6 +80,29 @@ fn when_the_gateway_dies_nothing_is_left_behind() {
     }
 }
 
+/// That a client is gone is heard before what it asked, when both wait at the door.
+#[test]
+fn a_client_that_goes_away_at_once_costs_no_work() {
+    let resources = resources("tiny-llama");
+    for joined in [true, false] {
+        let plan = plan("", &format!("joined = {joined}"));
+        let mut world = World::new(&plan, &resources, 9, Faults::none());
+        for n in 1..5 {
+            let request = submit(n, &prompts()[n as usize], 400);
+            let id = request.request;
+            world.submit_at(Duration::ZERO, request);
+            world.abandon_at(Duration::ZERO, id);
+        }
+        world.run();
+        assert_eq!(world.answers.len(), 4);
+        for (id, answer) in &world.answers {
+            assert_eq!(answer.outcome, Some(Outcome::Cancelled), "{id:?}");
+            assert!(answer.tokens.is_empty(), "{id:?} was answered, and nobody was there");
+        }
+        world.assert_quiet("the clients went away");
+    }
+}
+
 #[test]
 fn a_client_that_goes_away_stops_its_work_within_one_step() {
     let resources = resources("tiny-llama");

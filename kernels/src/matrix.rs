@@ -53,6 +53,8 @@ enum Store {
     Mapped(Arc<Mapped>),
     /// Repacked, in memory of its own.
     Packed(Arc<Packed>),
+    /// Nowhere.
+    Outline,
 }
 
 impl Matrix {
@@ -62,6 +64,18 @@ impl Matrix {
         let words: Arc<[u32]> = values.iter().map(|v| v.to_bits()).collect();
         let (stride, store) = (cols * 4, Store::Owned(words));
         Matrix { dtype: DType::F32, rows, cols, stride, store, start: 0, scales: None }
+    }
+
+    /// A matrix that has a shape and a format and nothing else: of a model that is only looked at. All its values are
+    /// zeros. Panics if `cols` is no multiple of the block.
+    pub(crate) fn outline(dtype: DType, rows: usize, cols: usize) -> Matrix {
+        let stride = dtype.row_bytes(cols).expect("whole blocks");
+        Matrix { dtype, rows, cols, stride, store: Store::Outline, start: 0, scales: None }
+    }
+
+    /// Whether it has no values.
+    pub(crate) fn is_outline(&self) -> bool {
+        matches!(self.store, Store::Outline)
     }
 
     /// A matrix of stored blocks.
@@ -150,7 +164,7 @@ impl Matrix {
     pub(crate) fn packed(&self) -> Option<&Packed> {
         match &self.store {
             Store::Packed(packed) => Some(packed),
-            Store::Owned(_) | Store::Mapped(_) => None,
+            Store::Owned(_) | Store::Mapped(_) | Store::Outline => None,
         }
     }
 
@@ -172,6 +186,7 @@ impl Matrix {
             Store::Owned(words) => &bytemuck::cast_slice(words)[self.start..][..size],
             Store::Mapped(file) => &file.bytes()[self.start..][..size],
             Store::Packed(_) => panic!("{self:?} is packed"),
+            Store::Outline => panic!("{self:?} is an outline"),
         }
     }
 
@@ -199,6 +214,9 @@ impl Matrix {
         if let Some(packed) = self.packed() {
             assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
             return packed.widen(r, out);
+        }
+        if self.is_outline() {
+            return out.fill(0.0);
         }
         dequantize(self.dtype, self.row(r), out);
         if let Some((scales, columns)) = self.scales(r) {

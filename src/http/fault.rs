@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use millstream_actors::request::{Outcome, Refusal};
 
-use super::openai;
+use super::{images, openai};
 use crate::desk::{Closed, Cut};
 
 /// The code of a prompt that does not fit.
@@ -100,6 +100,7 @@ impl Fault {
                 Self::invalid(message).coded(TOO_LONG)
             }
             Refusal::Invalid(why) => Self::invalid(why.clone()),
+            Refusal::Image { place, why } => Self::field(place, why.as_str()).coded(images::INVALID),
             Refusal::Field { field, why } => Self::field(field, why.as_str()),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use millstream_actors::gauges::GroupGauges;
+use millstream_actors::gauges::{EncodeGauges, GroupGauges};
 use millstream_actors::request::Outcome;
 use millstream_actors::sched::Reused;
 use millstream_runtime::Time;
@@ -30,6 +30,11 @@ impl Ledger {
             leases: group.leases.get(),
             sequences: group.running.get() + group.waiting.get(),
         }
+    }
+
+    /// Of an encode actor, which owns nothing but the requests that wait.
+    pub(super) fn of_eyes(encode: &EncodeGauges) -> Self {
+        Self { group: encode.name.clone(), blocks: 0, slots: 0, leases: 0, sequences: encode.waiting.get() }
     }
 
     fn is_zero(&self) -> bool {

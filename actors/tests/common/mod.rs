@@ -1,6 +1,8 @@
 //! A graph of the real roles over a tiny real checkpoint, under the simulator, with a script of requests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod eyes;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,15 +114,16 @@ pub struct World {
 pub struct Parts {
     pub doors: millstream_actors::assemble::Doors,
     pub gauges: Vec<std::sync::Arc<millstream_actors::gauges::GroupGauges>>,
+    pub encoders: Vec<std::sync::Arc<millstream_actors::gauges::EncodeGauges>>,
 }
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
-        let Assembly { graph, doors, gauges, .. } =
+        let Assembly { graph, doors, gauges, encoders, .. } =
             assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
         let (answers, cached, replayed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { sim, assembly: Parts { doors, gauges }, answers, cached, replayed }
+        Self { sim, assembly: Parts { doors, gauges, encoders }, answers, cached, replayed }
     }
 
     /// The client sends its request at a virtual time.

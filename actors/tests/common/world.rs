@@ -41,6 +41,7 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
         id: RequestId(id),
         attempt: 0,
         prompt: prompt.into(),
+        images: Arc::from([]),
         hashes: Arc::from([]),
         sent: Arc::from([]),
         family: None,

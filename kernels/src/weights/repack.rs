@@ -10,6 +10,9 @@ pub(crate) const NIBBLES: usize = 16;
 /// The matrix turned over its diagonal: in its own format where that is a plain one, else in F32.
 pub(crate) fn transposed(matrix: &Matrix) -> Matrix {
     let (rows, cols) = (matrix.rows, matrix.cols);
+    if matrix.is_outline() {
+        return Matrix::outline(DType::F32, cols, rows);
+    }
     let plain = !matrix.dtype.is_quantised() && (rows == 0 || matrix.scales(0).is_none());
     let (dtype, size, wide);
     let bytes = if plain {
@@ -33,6 +36,9 @@ pub(crate) fn transposed(matrix: &Matrix) -> Matrix {
 pub(crate) fn every_second(matrix: &Matrix, first: usize) -> Matrix {
     let picked = (first..matrix.rows).step_by(2);
     let rows = picked.len();
+    if matrix.is_outline() {
+        return Matrix::outline(matrix.dtype, rows, matrix.cols);
+    }
     owned(matrix.dtype, (rows, matrix.cols), picked.flat_map(|r| matrix.row(r)).copied().collect())
 }
 

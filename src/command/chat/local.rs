@@ -87,6 +87,7 @@ fn words(outcome: &Outcome) -> String {
             format!("the conversation comes to {tokens} tokens, but only {limit} fit")
         }
         Outcome::Refused(Refusal::Invalid(why)) => why.clone(),
+        Outcome::Refused(Refusal::Image { place, why }) => format!("{place}: {why}"),
         Outcome::Refused(Refusal::Field { field, why }) => format!("{field}: {why}"),
     }
 }

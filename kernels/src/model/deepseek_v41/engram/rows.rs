@@ -23,7 +23,7 @@ impl EngramRows {
     pub fn take(weights: &mut Weights, name: &str, rows: usize, width: usize) -> Result<EngramRows, Error> {
         let (values, exponents) = weights.table(name, rows, width)?;
         let per_row = |exponents: Raw| {
-            let per_row = exponents.bytes().len() / rows.max(1);
+            let per_row = exponents.len() / rows.max(1);
             (exponents, per_row)
         };
         Ok(EngramRows { values, exponents: exponents.map(per_row) })
