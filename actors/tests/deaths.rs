@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::double::DOUBLE;
-use common::{World, alone, alone_with, plan, plan_with, prompts, resources, submit};
+use common::{World, alone_with, plan, plan_with, prompts, resources, submit};
 use millstream_actors::request::{Outcome, Submit};
 use millstream_runtime::{Faults, Time};
 

@@ -94,10 +94,14 @@ fn few_slots_are_enough() {
         ("", "joined = true\nsequences_max = 1"),
         ("sequences_max = 1", "joined = false\nsequences_max = 2"),
         ("sequences_max = 4", "joined = false\nsequences_max = 1"),
-        ("memory = \"10KiB\"\nblock_size = 4", "joined = false\nblock_size = 4\nmemory = \"10KiB\""),
+        ("memory = \"12KiB\"\nblock_size = 4", "joined = false\nblock_size = 4\nmemory = \"12KiB\""),
     ] {
         let world = run(&plan_with(["", ""], prefill, decode), &twice(), 16);
-        assert_eq!(differing(&world.answers, &expected), [], "{prefill}, {decode}");
+        let wrong = differing(&world.answers, &expected);
+        let said = wrong
+            .iter()
+            .map(|id| (&world.answers[id].outcome, &world.answers[id].tokens, &expected[id].tokens));
+        assert!(wrong.is_empty(), "{prefill}, {decode}: {:?}", said.collect::<Vec<_>>());
         assert!(world.answers.values().all(|answer| matches!(answer.outcome, Some(Outcome::Finished(_)))));
     }
 }
