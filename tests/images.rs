@@ -182,8 +182,15 @@ async fn a_death_of_the_eyes_does_not_show() {
 
 /// A folder with the tiny Qwen3-VL and a template that shows images.
 fn folder() -> tempfile::TempDir {
-    let (folder, from) = (tempfile::tempdir().expect("a folder"), house::checkpoint().with_file_name("tiny-qwen3-vl"));
-    let names = ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"];
+    let (folder, from) =
+        (tempfile::tempdir().expect("a folder"), house::checkpoint().with_file_name("tiny-qwen3-vl"));
+    let names = [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
     for name in names {
         std::fs::copy(from.join(name), folder.path().join(name)).expect("it is copied");
     }

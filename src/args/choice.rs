@@ -69,9 +69,7 @@ impl ChoiceArgs {
 
     /// What a server is asked. Fields that only some servers know are sent only where they say something.
     pub(crate) fn body(&self, messages: &[ChatMessage]) -> Value {
-        let message = |message: &ChatMessage| {
-            json!({"role": message.role.as_str(), "content": content(&message.content)})
-        };
+        let message = |message: &ChatMessage| json!({"role": message.role.as_str(), "content": content(&message.content)});
         let mut body = json!({
             "model": "default",
             "stream": true,
