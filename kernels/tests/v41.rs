@@ -225,11 +225,6 @@ fn the_text_around_an_image_gives_the_logits_of_the_oracle() {
 }
 
 #[test]
-/// Sequences of every kind, in steps of random sizes and company.
-#[test]
-#[test]
-#[test]
-#[test]
 fn halves_of_the_space_are_close() {
     let tokens = Vectors::of("w16").prompt("64");
     let mut exact = Runner::new("w16");

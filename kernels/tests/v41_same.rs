@@ -22,6 +22,7 @@ fn backends() -> Vec<Box<dyn Backend>> {
     ]
 }
 
+#[test]
 fn chunks_company_and_threads_make_no_difference() {
     for window in WINDOWS {
         let vectors = Vectors::of(window);
@@ -57,6 +58,8 @@ fn chunks_company_and_threads_make_no_difference() {
     }
 }
 
+/// Sequences of every kind, in steps of random sizes and company.
+#[test]
 fn any_mixture_of_steps_gives_the_same_bits() {
     let (long, short) = (Vectors::of("w16").prompt("300"), Vectors::of("w16").prompt("64"));
     let mut runner = Runner::new("w16");
@@ -102,6 +105,7 @@ fn any_mixture_of_steps_gives_the_same_bits() {
     }
 }
 
+#[test]
 fn what_was_taken_back_leaves_no_trace() {
     for window in WINDOWS {
         let tokens = Vectors::of(window).prompt("300");
@@ -128,6 +132,7 @@ fn what_was_taken_back_leaves_no_trace() {
     }
 }
 
+#[test]
 fn a_sequence_moves_to_another_memory() {
     let tokens = Vectors::of("w16").prompt("64");
     let mut runner = Runner::new("w16");

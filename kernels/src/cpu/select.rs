@@ -13,7 +13,7 @@ use crate::select::{self, Best, Select, Stage};
 use crate::windowed::Lists;
 
 /// Tokens of an item, all of one row.
-const TOKENS: usize = 16;
+const TOKENS: usize = 64;
 /// Entries of an item, as far as whole blocks allow.
 const STRETCH: usize = 2_048;
 /// Scores that are held at a time, if a single token has not more.
