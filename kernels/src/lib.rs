@@ -14,14 +14,9 @@ pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
-<<<<<<< HEAD
-    Activations, CompressedFacts, ExpertFacts, Facts, GgufTokenizer, ImagePlan, Loaded, Local, Model, Pixels,
-    Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want, load, load_beside, load_with, survey,
-=======
     Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
-    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load,
-    load_beside, load_with,
->>>>>>> main
+    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,
+    load, load_beside, load_with, survey,
 };
 pub use weights::{Mapped, TensorFacts};
 
