@@ -236,3 +236,62 @@ fn kv(survey: &Survey) -> Vec<KvBytes> {
     };
     [("f32", KvFormat::F32), ("f16", KvFormat::F16), ("q8", KvFormat::Q8)].map(of).to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A survey of a tiny model in which tensors are replaced.
+    fn survey(tensors: &[(&str, &[usize], bool)]) -> Survey {
+        let tiny = "kernels/tests/oracle/tiny-qwen3-moe";
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(tiny);
+        let tensor = |&(name, shape, used): &(&str, &[usize], bool)| {
+            let bytes = shape.iter().product::<usize>() as u64;
+            (name.to_owned(), TensorFacts { format: "U8".to_owned(), shape: shape.to_vec(), bytes, used })
+        };
+        let facts = millstream_kernels::survey(&folder).expect("a model").facts;
+        Survey { facts, tensors: tensors.iter().map(tensor).collect() }
+    }
+
+    #[test]
+    fn every_byte_is_where_it_should_be() {
+        let model = survey(&[
+            ("layers.0.ffn.experts.0.w1.weight", &[4, 10], true),
+            ("layers.0.ffn.experts.1.w1.weight", &[4, 10], true),
+            ("layers.0.ffn.experts.2.w1.weight", &[4, 10], true),
+            ("model.layers.1.mlp.experts.gate_up_proj", &[3, 7], true),
+            ("layers.1.engram.embed.weight", &[5, 2], true),
+            ("layers.1.attn.wq_a.weight", &[6, 3], true),
+            ("layers.1.attn_norm.weight", &[3], true),
+            ("vision.norm.weight", &[9], false),
+        ]);
+        let placed = |tables, rest| Placement::new(&model, Wish { ranks: 2, tables, rest });
+        let copied = placed(Spread::InFile, Spread::Copied);
+        let share = |experts, tables, rest| Share { experts, tables, rest };
+        assert_eq!(copied.ranks, [share(40 + 7, 0, 21), share(80 + 14, 0, 21)]);
+        let split = placed(Spread::Split, Spread::Split);
+        assert_eq!(split.ranks, [share(47, 4, 9 + 3), share(94, 6, 9 + 3)]);
+        assert_eq!(placed(Spread::Copied, Spread::Copied).most(), 94 + 10 + 21);
+        assert_eq!(
+            (split.unused, split.parts[&Part::Experts]),
+            (Held { tensors: 1, bytes: 9 }, Held { tensors: 4, bytes: 141 })
+        );
+        assert_eq!(split.json()["ranks"][1]["total"], 94 + 6 + 12);
+    }
+
+    #[test]
+    fn experts_are_spread_evenly_over_any_number_of_ranks() {
+        let names: Vec<String> = (0..12).map(|expert| format!("l.experts.{expert}.w")).collect();
+        let tensors: Vec<(&str, &[usize], bool)> =
+            names.iter().map(|name| (name.as_str(), &[1, 1][..], true)).collect();
+        let model = survey(&tensors);
+        for ranks in 1..40 {
+            let wish = Wish { ranks, tables: Spread::Copied, rest: Spread::Copied };
+            let shares: Vec<u64> =
+                Placement::new(&model, wish).ranks.iter().map(|share| share.experts).collect();
+            assert_eq!(shares.iter().sum::<u64>(), 12, "{ranks} ranks");
+            let most = shares.iter().max().expect("a rank");
+            assert!(*most == 12_u64.div_ceil(ranks as u64), "{ranks} ranks: {shares:?}");
+        }
+    }
+}
