@@ -5,7 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{World, alone_with, plan_with, resources, submit};
+use common::{COST, World, alone_with, plan_with, resources, submit};
+use millstream_actors::assemble::{Driver, assemble};
 use millstream_actors::request::{Outcome, RequestId, Submit};
 use millstream_runtime::{Faults, Time};
 
@@ -46,7 +47,7 @@ fn run(world: &mut World, together: usize) {
 fn the_answer_is_the_same_on_every_path() {
     let resources = resources(MODEL);
     for top in ["", "decoder_truncation = true"] {
-        let expected = alone_with(&format!("{top}"), &resources, &requests());
+        let expected = alone_with(top, &resources, &requests());
         for (prefill, decode) in [
             ("chunk_tokens = 64", format!("joined = true\n{MEMORY}")),
             ("chunk_tokens = 7", format!("joined = false\n{MEMORY}")),
@@ -118,4 +119,13 @@ fn memory_that_does_not_hold_all_at_once_is_enough() {
     for (id, answer) in &world.answers {
         assert_eq!(answer, &expected[id], "{id:?}");
     }
+}
+
+/// An entry of two tokens never lies in two blocks.
+#[test]
+fn an_odd_block_size_is_refused_with_its_cure() {
+    let plan = plan_with(["", ""], "block_size = 7", "joined = true\nblock_size = 7");
+    let refused = assemble(&plan, &resources(MODEL), Driver::Sim(COST)).err().expect("it is refused");
+    let said = "actors.decode.block_size is 7, and this model keeps entries of two tokens: make it even";
+    assert_eq!(refused.to_string(), said);
 }
