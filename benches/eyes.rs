@@ -4,6 +4,8 @@
 //! 1,024 by 1,024 pixels. Multiply-adds are counted from the shapes: products and attention apart. The limit, multiplying
 //! and adding in registers with vectors of eight, is measured in the same run; vectors of sixteen can be faster than it.
 
+#![expect(clippy::disallowed_methods, reason = "it measures time")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -121,7 +121,7 @@ impl Share {
 }
 
 /// Bytes of KV memory in one of the formats it can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvBytes {
     /// The format.
     pub format: &'static str,

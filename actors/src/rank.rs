@@ -90,7 +90,6 @@ impl Rank {
                 spans: &seen.spans,
                 turns: &seen.turns,
                 local: row.state.as_ref().map(local).unwrap_or_default(),
-                ..Row::default()
             })
             .collect();
         if !step.is_empty() {

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where its data is not as it should be")]
 
 mod fixtures {
+    #[expect(dead_code, reason = "shared with other tests")]
     pub mod clothes;
+    #[expect(dead_code, reason = "shared with other tests")]
     pub mod folder;
     pub mod images;
     #[expect(dead_code, reason = "shared with other tests")]

@@ -192,8 +192,8 @@ mod avx2 {
             });
         }
         for (i, out) in out.chunks_exact_mut(dim).enumerate() {
-            for v in 0..V {
-                let sum = _mm256_mul_ps(acc[i][v], _mm256_set1_ps(by[i]));
+            for (v, &sum) in acc[i].iter().enumerate() {
+                let sum = _mm256_mul_ps(sum, _mm256_set1_ps(by[i]));
                 let at = at + v * LANES;
                 if at + LANES <= dim { lanes::store(out, at, sum) } else { lanes::store_part(out, at, sum) }
             }

@@ -138,7 +138,7 @@ fn write_fp4(layout: &KvLayout, head: &mut [u8], offset: usize, (k, v): (&[f32],
 /// Stores four bits, of which two share a byte.
 fn put_nibble(bytes: &mut [u8], at: usize, nibble: u8) {
     let byte = &mut bytes[at / 2];
-    *byte = if at % 2 == 0 { *byte & 0xf0 | nibble } else { *byte & 0x0f | nibble << 4 };
+    *byte = if at.is_multiple_of(2) { *byte & 0xf0 | nibble } else { *byte & 0x0f | nibble << 4 };
 }
 
 /// Four bits.

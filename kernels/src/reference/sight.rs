@@ -50,7 +50,7 @@ pub(crate) fn attend_whole(args: &Whole<'_>, head_dim: usize, token: usize, out:
 pub(crate) const ERF_SMALL: [f32; 7] = [
     0.128_379_17,
     -0.376_126_26,
-    0.112_835_974,
+    0.112_835_97,
     -0.026_854_33,
     0.005_189_312,
     -0.000_801_885_5,

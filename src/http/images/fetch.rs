@@ -169,13 +169,16 @@ fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let inside = address.is_private() || address.is_loopback() || address.is_link_local();
-    let reserved = match (a, b, c) {
-        (0 | 224..=255, _, _) => true,
-        (100, 64..=127, _) => true,
-        (192, 0, 0 | 2) | (192, 88, 99) | (198, 51, 100) | (203, 0, 113) => true,
-        (198, 18 | 19, _) => true,
-        _ => false,
-    };
+    let reserved = matches!(
+        (a, b, c),
+        (0 | 224..=255, _, _)
+            | (100, 64..=127, _)
+            | (192, 0, 0 | 2)
+            | (192, 88, 99)
+            | (198, 51, 100)
+            | (203, 0, 113)
+            | (198, 18 | 19, _)
+    );
     !inside && !reserved
 }
 
