@@ -76,7 +76,7 @@ fn alone_with(resources: &Resources, requests: &[Submit]) -> BTreeMap<RequestId,
 
 #[test]
 fn the_answer_is_the_same_on_every_path() {
-    let requests = requests(12);
+    let requests = requests(40);
     let expected = alone(&requests);
     let texts: Vec<&Vec<u32>> = expected.values().map(|answer| &answer.tokens).collect();
     assert!(texts.iter().filter(|text| **text != texts[0]).count() > 8, "answers depend on the images");
@@ -86,8 +86,8 @@ fn the_answer_is_the_same_on_every_path() {
         ("split", plan("chunk_tokens = 16", "joined = false")),
         ("split, chunk 7", plan("chunk_tokens = 7", "joined = false")),
         ("groups", plan("groups = 2", "groups = 2\njoined = false")),
-        ("small", plan("chunk_tokens = 16\nmemory = \"120KiB\"", "joined = true\nmemory = \"120KiB\"")),
-        ("small, split", plan("memory = \"120KiB\"", "joined = false\nmemory = \"120KiB\"")),
+        ("small", plan("chunk_tokens = 16\nmemory = \"320KiB\"", "joined = true\nmemory = \"320KiB\"")),
+        ("small, split", plan("memory = \"320KiB\"", "joined = false\nmemory = \"320KiB\"")),
     ] {
         for apart in [Duration::ZERO, Duration::from_millis(3)] {
             let world = run(&plan, &requests, apart);
