@@ -1,8 +1,9 @@
-//! The backend for processors: AVX2 with FMA and F16C where the machine has them, which is looked up once at run time,
-//! and the plain loops of the reference elsewhere. One file per family of operations, one for the threads they share.
+//! The backend for processors: AVX2 with FMA and F16C, AVX-512, NEON and its dot products where the machine has them, which
+//! is looked up once at run time, and the plain loops of the reference elsewhere. One file per family of operations, one
+//! for the threads they share.
 #![cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, unused_imports, reason = "some parts serve the vector code only")
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "some parts serve the vector code only")
 )]
 
 mod attention;
@@ -12,7 +13,7 @@ mod dots;
 #[cfg(target_arch = "x86_64")]
 mod format;
 mod gate;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod matmul;
 mod norm;
@@ -20,6 +21,8 @@ mod output;
 mod packed;
 mod probe;
 mod rope;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod strips;
 mod threads;
 
 use crate::backend::Backend;
@@ -45,18 +48,34 @@ enum Level {
     /// The same, and AVX-512 with its integer dot products; made only where the machine has them.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// NEON, which is always there.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// The same, and its integer dot products; made only where the machine has them.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Level {
+    /// All that this machine has, the best one last.
+    fn all() -> Vec<Level> {
+        let mut all = vec![Level::Plain];
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            all.push(Level::Avx2);
+            all.extend(has_avx512().then_some(Level::Avx512));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            all.push(Level::Neon);
+            all.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some(Level::NeonDot));
+        }
+        all
+    }
+
     /// The best that this machine has.
     fn best() -> Level {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx512() {
-            return Level::Avx512;
-        } else if has_avx2() {
-            return Level::Avx2;
-        }
-        Level::Plain
+        Level::all().pop().unwrap_or(Level::Plain)
     }
 }
 
@@ -93,15 +112,10 @@ impl CpuBackend {
         CpuBackend { pool: Pool::new(threads, pin), level: Level::best(), input: Buffer::new() }
     }
 
-    /// The same with AVX2 at most; none where the machine lacks that. For tests and comparisons.
-    pub fn avx2(threads: usize) -> Option<CpuBackend> {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            let pool = Pool::new(threads, &[]);
-            return Some(CpuBackend { pool, level: Level::Avx2, input: Buffer::new() });
-        }
-        let _ = threads;
-        None
+    /// One for each way to compute that this machine has, from plain loops to the best. For tests and comparisons.
+    pub fn all(threads: usize) -> Vec<CpuBackend> {
+        let with = |level| CpuBackend { pool: Pool::new(threads, &[]), level, input: Buffer::new() };
+        Level::all().into_iter().map(with).collect()
     }
 
     /// The same without vector instructions, as on machines that lack them.
@@ -123,6 +137,10 @@ impl Backend for CpuBackend {
             Level::Avx2 => "cpu, AVX2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "cpu, AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "cpu, NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "cpu, NEON with dot products",
         }
     }
 

@@ -8,27 +8,27 @@ use crate::reference;
 pub(crate) fn gated(level: Level, gate: &mut [f32], up: &[f32], activation: Activation) {
     match level {
         Level::Plain => reference::gated(gate, up, activation),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::Avx512 => {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        _ => {
             // SAFETY: the level says that the machine has the features.
-            #[expect(unsafe_code, reason = "calls code for AVX2")]
+            #[expect(unsafe_code, reason = "calls code for vectors")]
             unsafe {
-                avx2::gated(gate, up, activation);
+                vectors::gated(gate, up, activation);
             }
         }
     }
 }
 
 /// Vectors.
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use crate::cpu::lanes::{self, LANES};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vectors {
+    use crate::cpu::lanes::{self, F8, LANES};
     use crate::op::Activation;
-    use std::arch::x86_64::*;
 
     /// `gate = activation(gate) * up`; the last values go through a whole vector too, so that a value does not depend on
     /// its place.
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     pub(super) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
         let whole = gate.len() / LANES * LANES;
         for at in (0..whole).step_by(LANES) {
@@ -43,30 +43,32 @@ mod avx2 {
 
     /// All activations are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn product(x: __m256, up: __m256, activation: Activation) -> __m256 {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn product(x: F8, up: F8, activation: Activation) -> F8 {
         match activation {
-            Activation::Silu => _mm256_mul_ps(swish(x, _mm256_sub_ps(_mm256_setzero_ps(), x)), up),
+            Activation::Silu => lanes::mul(swish(x, lanes::sub(lanes::zero(), x)), up),
             Activation::GeluTanh => {
                 let slope = -2.0 * (2.0 / std::f32::consts::PI).sqrt();
-                let square = _mm256_mul_ps(x, x);
-                let inner = _mm256_fmadd_ps(square, _mm256_set1_ps(slope * 0.044_715), _mm256_set1_ps(slope));
-                _mm256_mul_ps(swish(x, _mm256_mul_ps(inner, x)), up)
+                let square = lanes::mul(x, x);
+                let inner = lanes::fma(square, lanes::splat(slope * 0.044_715), lanes::splat(slope));
+                lanes::mul(swish(x, lanes::mul(inner, x)), up)
             }
             Activation::ClampedSwiglu { slope, limit } => {
                 // Minimum and maximum give their second operand if one is not a number: it must be the value.
-                let (low, high) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
-                let (x, up) = (_mm256_min_ps(high, x), _mm256_max_ps(low, _mm256_min_ps(high, up)));
-                let active = swish(x, _mm256_mul_ps(_mm256_set1_ps(-slope), x));
-                _mm256_mul_ps(active, _mm256_add_ps(up, _mm256_set1_ps(1.0)))
+                let (low, high) = (lanes::splat(-limit), lanes::splat(limit));
+                let (x, up) = (lanes::smaller(high, x), lanes::larger(low, lanes::smaller(high, up)));
+                let active = swish(x, lanes::mul(lanes::splat(-slope), x));
+                lanes::mul(active, lanes::add(up, lanes::splat(1.0)))
             }
         }
     }
 
     /// `x / (1 + exp(turned))`.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn swish(x: __m256, turned: __m256) -> __m256 {
-        _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0), lanes::exp(turned)))
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn swish(x: F8, turned: F8) -> F8 {
+        lanes::div(x, lanes::add(lanes::splat(1.0), lanes::exp(turned)))
     }
 }

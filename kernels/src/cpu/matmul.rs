@@ -7,9 +7,13 @@ use std::sync::Mutex;
 use super::Level;
 use super::buffer::Buffer;
 #[cfg(target_arch = "x86_64")]
-use super::dots::GROUP;
+use super::dots::{columns as products, is_turned};
 use super::output::Output;
 use super::packed::{Tiles, columns};
+#[cfg(target_arch = "aarch64")]
+use super::strips::widened as products;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::strips::{GROUP, Input};
 use super::threads::Pool;
 use crate::matrix::Matrix;
 use crate::reference;
@@ -43,8 +47,8 @@ impl Matmul<'_> {
         let chunks = self.cut(rows, parts);
         match self.level {
             Level::Plain => self.plain(x, &chunks, parts),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => self.avx2(x, rows, &chunks, parts),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            _ => self.vectors((x, rows), &chunks, parts),
         }
     }
 
@@ -105,16 +109,14 @@ impl Matmul<'_> {
     }
 
     /// Vectors.
-    #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "calls code for AVX2")]
-    fn avx2(
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[expect(unsafe_code, reason = "calls code for vectors")]
+    fn vectors(
         &mut self,
-        x: &[f32],
-        rows: usize,
+        (x, rows): (&[f32], usize),
         chunks: &[(usize, Range<usize>)],
         parts: &mut [(&Matrix, &mut [f32])],
     ) {
-        use super::dots::{Input, columns, is_turned};
         let Some(cols) = parts.first().map(|(weight, _)| weight.cols) else { return };
         let stride = cols.next_multiple_of(GROUP);
         let turned = |(weight, _): &(&Matrix, &mut [f32])| is_turned(weight.dtype);
@@ -133,13 +135,19 @@ impl Matmul<'_> {
             let input =
                 Input { x: if is_turned(weight.dtype) { other } else { plain }, first: 0, rows, stride };
             // SAFETY: the level says that the machine has the features; no other chunk has these columns.
-            unsafe { columns(input, weight, range.clone(), out) };
+            unsafe { products(input, weight, range.clone(), out) };
         });
     }
 }
 
+/// Whether weights of `dtype` want turned activations.
+#[cfg(target_arch = "aarch64")]
+fn is_turned(_dtype: crate::dtype::DType) -> bool {
+    false
+}
+
 /// Copies rows of `cols` values into rows of `stride`, zeros behind them, each group by `copy`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn fill_up(
     x: &[f32],
     (cols, stride): (usize, usize),
@@ -159,7 +167,7 @@ fn fill_up(
 }
 
 /// Turns a group: value `4 l + t` goes to place `8 t + l`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn turn(group: &[f32; GROUP], into: &mut [f32; GROUP]) {
     for t in 0..4 {
         for l in 0..8 {

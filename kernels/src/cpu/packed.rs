@@ -5,6 +5,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 
 use std::ops::Range;
 
@@ -98,6 +100,9 @@ fn quantise(level: Level, x: &[f32], cols: usize, tile: &mut [u32]) {
         #[expect(unsafe_code, reason = "calls code for AVX2")]
         // SAFETY: the level says that the machine has the features.
         Level::Avx2 | Level::Avx512 => unsafe { avx2::quantise(x, cols, tile) },
+        // Vectors are in the code for every machine.
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDot => input::quantise(x, cols, tile),
     }
 }
 
@@ -145,6 +150,10 @@ impl Run for Panels<'_> {
                 Level::Avx2 => avx2::panels::<F>(&self),
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx512 => avx512::panels::<F>(&self),
+                #[cfg(target_arch = "aarch64")]
+                Level::Neon => neon::panels::<F, neon::Pairs>(&self),
+                #[cfg(target_arch = "aarch64")]
+                Level::NeonDot => neon::panels::<F, neon::Dots>(&self),
             }
         }
     }
