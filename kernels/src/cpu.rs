@@ -10,9 +10,11 @@ mod attention;
 mod buffer;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+mod floats;
 #[cfg(target_arch = "x86_64")]
 mod format;
 mod gate;
+mod heads;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod matmul;
@@ -31,7 +33,8 @@ use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, Pairing, RopeTable};
 use crate::reference;
 use buffer::Buffer;
-use matmul::Matmul;
+use heads::Split;
+use matmul::{Matmul, Rows};
 use threads::Pool;
 
 /// Values of a pointwise operation that one thread takes at a time; fewer are not shared out at all.
@@ -95,6 +98,11 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+/// True where the machine has more than plain loops.
+pub(crate) fn has_vectors() -> bool {
+    Level::best() != Level::Plain
+}
+
 /// Computes on one or several threads of this machine.
 pub struct CpuBackend {
     /// The calling thread and others.
@@ -103,24 +111,30 @@ pub struct CpuBackend {
     level: Level,
     /// Activations of a product, in rows of whole cache lines; written by each product.
     input: Buffer,
+    /// Rows of products by heads; written by each of these.
+    split: Split,
 }
 
 impl CpuBackend {
     /// A backend of `threads` threads, the calling one among them; it is the one thread that should call operations.
     /// Extra thread `i` (from 1) is bound to core `pin[i]` where `pin` is long enough; the caller binds itself.
     pub fn new(threads: usize, pin: &[usize]) -> CpuBackend {
-        CpuBackend { pool: Pool::new(threads, pin), level: Level::best(), input: Buffer::new() }
+        CpuBackend::with(Pool::new(threads, pin), Level::best())
     }
 
     /// One for each way to compute that this machine has, from plain loops to the best. For tests and comparisons.
     pub fn all(threads: usize) -> Vec<CpuBackend> {
-        let with = |level| CpuBackend { pool: Pool::new(threads, &[]), level, input: Buffer::new() };
-        Level::all().into_iter().map(with).collect()
+        Level::all().into_iter().map(|level| CpuBackend::with(Pool::new(threads, &[]), level)).collect()
     }
 
     /// The same without vector instructions, as on machines that lack them.
     pub fn plain(threads: usize) -> CpuBackend {
-        CpuBackend { pool: Pool::new(threads, &[]), level: Level::Plain, input: Buffer::new() }
+        CpuBackend::with(Pool::new(threads, &[]), Level::Plain)
+    }
+
+    /// Computes with these threads and this code.
+    fn with(pool: Pool, level: Level) -> CpuBackend {
+        CpuBackend { pool, level, input: Buffer::new(), split: Split::default() }
     }
 
     /// Threads that compute, the calling one among them.
@@ -151,7 +165,14 @@ impl Backend for CpuBackend {
 
     fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
         op::check_matmul(x, rows, parts);
-        Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input }.run(x, rows, parts);
+        let mut matmul = Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input };
+        matmul.run(Rows { x, rows, own: false }, parts);
+    }
+
+    fn matmul_heads(&mut self, x: &[f32], rows: usize, weights: &[Matrix], out: &mut [f32]) {
+        op::check_heads(x, rows, weights, out);
+        let matmul = Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input };
+        heads::run(matmul, &mut self.split, (x, rows), weights, out);
     }
 
     fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

@@ -17,9 +17,9 @@ pub use map::Mapped;
 
 use crate::dtype::DType;
 use crate::error::Error;
-use crate::matrix::Matrix;
-use crate::packed::Packed;
+use crate::matrix::{Matrix, packed_size};
 use crate::packed::arena::Arena;
+use crate::packed::fill_parts;
 
 /// Tensors of a model by name, whatever files they are in. A family takes those it knows; what is left at the end is a
 /// feature it does not have.
@@ -35,7 +35,9 @@ pub(crate) struct Weights {
     /// Bytes of the tensors taken.
     bytes: u64,
     /// Where matrices are packed to; none: they stay as they are stored.
-    packing: Option<(Arena, usize)>,
+    packing: Option<Arena>,
+    /// Threads that pack and repack.
+    threads: usize,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -51,14 +53,21 @@ pub(crate) struct Stored {
 }
 
 impl Weights {
-    /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
-    pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
+    /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say. What must be repacked is repacked
+    /// with so many threads.
+    pub fn new(
+        path: &Path,
+        tensors: BTreeMap<String, Stored>,
+        fp8_block: Option<(usize, usize)>,
+        threads: usize,
+    ) -> Weights {
         let path = path.to_owned();
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None }
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads }
     }
 
-    /// From here on matrices whose format allows it are packed, with so many threads.
-    pub fn pack(&mut self, threads: usize) {
+    /// From here on matrices whose format allows it are packed.
+    pub fn pack(&mut self) {
+        let run = self.fp8_block.map_or(usize::MAX, |block| block.1);
         let size = |(name, stored): (&String, &Stored)| {
             let (dtype, cols, rows) = match (&stored.dtype, stored.shape.as_slice()) {
                 (Ok(dtype), [rows @ .., cols]) => (*dtype, *cols, rows),
@@ -71,10 +80,10 @@ impl Weights {
             let rows = rows.iter().try_fold(1, |a: usize, b| a.checked_mul(*b))?;
             let bytes = dtype.row_bytes(cols)?.checked_mul(rows)?;
             // Exponents are in the other tensor.
-            if bytes / 2 > stored.file.bytes().len() { None } else { Packed::size(dtype, rows, cols) }
+            if bytes / 2 > stored.file.bytes().len() { None } else { packed_size(dtype, (rows, cols), run) }
         };
         let sizes = self.tensors.iter().filter_map(size).fold(0, usize::saturating_add);
-        self.packing = Some((Arena::new(sizes), threads));
+        self.packing = Some(Arena::new(sizes));
     }
 
     /// True while a tensor of that name is there and not taken.
@@ -99,7 +108,7 @@ impl Weights {
     /// A matrix made of stored ones, packed if matrices are.
     pub fn packed(&mut self, matrix: &Matrix) -> Matrix {
         match &mut self.packing {
-            Some((arena, threads)) => matrix.pack_into(arena, *threads),
+            Some(arena) => matrix.pack_into(arena, self.threads),
             None => matrix.clone(),
         }
     }
@@ -143,25 +152,44 @@ impl Weights {
         Ok(all.chunks_exact(len).map(<[f32]>::to_vec).collect())
     }
 
-    /// Takes `count` matrices of MXFP4 that lie in two tensors, `{name}_blocks` and `{name}_scales`.
+    /// Takes `count` matrices of MXFP4 that lie in two tensors, `{name}_blocks` and `{name}_scales`; with `halves` every
+    /// second row of each comes first, then the others.
     ///
     /// # Errors
     /// As [`Weights::matrix`]; also if `cols` is no multiple of the block.
-    pub fn fp4_stack(&mut self, name: &str, [count, rows, cols]: [usize; 3]) -> Result<Vec<Matrix>, Error> {
-        if !cols.is_multiple_of(DType::MXFP4.block_len()) {
+    pub fn fp4_stack(
+        &mut self,
+        name: &str,
+        [count, rows, cols]: [usize; 3],
+        halves: bool,
+    ) -> Result<Vec<Matrix>, Error> {
+        let dtype = DType::MXFP4;
+        if !cols.is_multiple_of(dtype.block_len()) {
             let found = format!("for rows of {cols} values");
             let needed = "whole blocks of 32".to_owned();
             return Err(Error::Tensor { path: self.path.clone(), name: name.to_owned(), found, needed });
         }
-        let per_row = cols / DType::MXFP4.block_len();
+        let per_row = cols / dtype.block_len();
         let blocks = self.raw(&format!("{name}_blocks"), &[count, rows, per_row, repack::NIBBLES])?;
         let exponents = self.raw(&format!("{name}_scales"), &[count, rows, per_row])?;
-        let (blocks, exponents) = (blocks.bytes(), exponents.bytes());
-        self.parameters += 2 * blocks.len() as u64;
-        self.bytes += (blocks.len() + exponents.len()) as u64;
-        let each = rows * per_row;
-        let parts = blocks.chunks_exact(each * repack::NIBBLES).zip(exponents.chunks_exact(each));
-        Ok(parts.map(|(blocks, exponents)| repack::mxfp4(blocks, exponents, (rows, cols))).collect())
+        let fp4 = repack::Fp4 { blocks: blocks.bytes(), exponents: exponents.bytes() };
+        self.parameters += 2 * fp4.blocks.len() as u64;
+        self.bytes += (fp4.blocks.len() + fp4.exponents.len()) as u64;
+        let row_bytes = per_row * dtype.block_bytes();
+        let all = Matrix::filled(dtype, (count * rows, cols), |bytes| {
+            fill_parts(bytes, (row_bytes, count * rows), self.threads, &|r, bytes| {
+                let (matrix, r) = (r / rows, r % rows);
+                let first = rows.div_ceil(2);
+                let from = match (halves, r < first) {
+                    (false, _) => r,
+                    (true, true) => 2 * r,
+                    (true, false) => 2 * (r - first) + 1,
+                };
+                repack::mxfp4(fp4, matrix * rows + from, per_row, bytes);
+            });
+        });
+        blocks.forget();
+        Ok((0..count).map(|index| all.part(index * rows, rows)).collect())
     }
 
     /// Takes a vector and widens it.
@@ -242,6 +270,11 @@ impl Raw {
     /// The bytes.
     fn bytes(&self) -> &[u8] {
         &self.stored.file.bytes()[self.stored.start..][..self.len]
+    }
+
+    /// Gives their memory back: they were copied.
+    fn forget(&self) {
+        self.stored.file.forget(self.stored.start..self.stored.start + self.len);
     }
 }
 

@@ -16,11 +16,19 @@ impl CpuBackend {
                 std::hint::black_box((0..CHUNK).fold(0.5_f32, |sum, _| sum * 0.5 + 0.25));
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => {
+            Level::Avx2 => {
                 // SAFETY: the level says that the machine has the features.
                 #[expect(unsafe_code, reason = "calls code for AVX2")]
                 unsafe {
                     avx2::multiply_adds(CHUNK);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                // SAFETY: the level says that the machine has the features.
+                #[expect(unsafe_code, reason = "calls code for AVX-512")]
+                unsafe {
+                    avx512::multiply_adds(CHUNK);
                 }
             }
             #[cfg(target_arch = "aarch64")]
@@ -123,6 +131,19 @@ mod avx512 {
 
     /// Independent chains.
     const CHAINS: usize = 12;
+
+    /// About `count` multiply-adds in registers.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn multiply_adds(count: usize) {
+        let (half, quarter) = std::hint::black_box((_mm512_set1_ps(0.5), _mm512_set1_ps(0.25)));
+        let mut acc = [half; CHAINS];
+        for _ in 0..count / (16 * CHAINS) {
+            for acc in &mut acc {
+                *acc = _mm512_fmadd_ps(*acc, half, quarter);
+            }
+        }
+        std::hint::black_box(acc);
+    }
 
     /// About `count` multiply-adds of bytes.
     #[target_feature(enable = "avx512f,avx512vnni")]

@@ -1,5 +1,6 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Weights, safetensors};
+use crate::weights::{Mapped, Stored, Weights, safetensors};
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -66,7 +67,8 @@ pub enum Activations {
     /// Activations as they are; weights are read in place. The exact results.
     #[default]
     F32,
-    /// Activations rounded to 8 bits, a scale for each 32; quantised weights are packed for that. Much faster.
+    /// Activations rounded to 8 bits, a scale for each 32, where weights are quantised, and as they are where weights are
+    /// floats; weights are packed for that. Much faster.
     Int8,
 }
 
@@ -139,7 +141,7 @@ fn folder<T: Send>(
     let family = family_of_folder(&config_path, &settings)?;
     let tokens = tokens_of_folder(path, &settings)?;
     let fp8_block = quantization::fp8_block(&settings)?;
-    let weights = weights(Weights::new(path, safetensors::open(path)?, fp8_block), activations);
+    let weights = weights(path, (safetensors::open(path)?, fp8_block), activations);
     let source = Source {
         weights,
         naming: Naming::Folder,
@@ -151,10 +153,15 @@ fn folder<T: Send>(
 }
 
 /// The tensors of a model; matrices will be packed if the activations ask for it.
-fn weights(mut weights: Weights, activations: Activations) -> Weights {
+fn weights(
+    path: &Path,
+    (tensors, fp8_block): (BTreeMap<String, Stored>, Option<(usize, usize)>),
+    activations: Activations,
+) -> Weights {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut weights = Weights::new(path, tensors, fp8_block, threads.min(PACKERS_MAX));
     if activations == Activations::Int8 {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        weights.pack(threads.min(PACKERS_MAX));
+        weights.pack();
     }
     weights
 }
@@ -186,7 +193,7 @@ fn from_gguf<T: Send>(
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
     let text = text::of_gguf(path, &gguf.metadata)?;
     let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
-    let weights = weights(Weights::new(path, gguf.tensors, None), activations);
+    let weights = weights(path, (gguf.tensors, None), activations);
     let source = Source {
         weights,
         naming: Naming::Gguf,

@@ -18,24 +18,36 @@ impl Packed {
         let groups = stored.cols / GROUP;
         let panel_bytes = form.panel_bytes(groups);
         let panels = stored.rows.div_ceil(PANEL);
-        let share = if size < SMALL { panels } else { panels.div_ceil(threads.max(1)) }.max(1);
-        let fill = |first: usize, bytes: &mut [u8]| {
-            for (panel, bytes) in bytes.chunks_exact_mut(panel_bytes.max(1)).enumerate() {
-                fill(form, stored, first + panel, bytes);
-            }
-        };
-        let mut parts = region.bytes_mut().chunks_mut((share * panel_bytes).max(1)).enumerate();
-        std::thread::scope(|scope| {
-            let own = parts.next();
-            for (part, bytes) in parts {
-                scope.spawn(move || fill(part * share, bytes));
-            }
-            if let Some((part, bytes)) = own {
-                fill(part * share, bytes);
-            }
+        fill_parts(region.bytes_mut(), (panel_bytes, panels), threads, &|panel, bytes| {
+            fill(form, stored, panel, bytes);
         });
         Some(Packed { dtype: stored.dtype, form, groups, region: Region::freeze(region) })
     }
+}
+
+/// Fills `panels` panels of so many bytes by `fill`, which gets the number of each, with `threads` threads.
+pub(crate) fn fill_parts(
+    bytes: &mut [u8],
+    (panel_bytes, panels): (usize, usize),
+    threads: usize,
+    fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+) {
+    let share = if bytes.len() < SMALL { panels } else { panels.div_ceil(threads.max(1)) }.max(1);
+    let fill = |part: usize, bytes: &mut [u8]| {
+        for (panel, bytes) in bytes.chunks_exact_mut(panel_bytes.max(1)).enumerate() {
+            fill(part * share + panel, bytes);
+        }
+    };
+    let mut parts = bytes.chunks_mut((share * panel_bytes).max(1)).enumerate();
+    std::thread::scope(|scope| {
+        let own = parts.next();
+        for (part, bytes) in parts {
+            scope.spawn(move || fill(part, bytes));
+        }
+        if let Some((part, bytes)) = own {
+            fill(part, bytes);
+        }
+    });
 }
 
 /// Packs the rows of one panel. Rows behind the last are zeros.
@@ -84,7 +96,7 @@ fn fill_panel(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
 
 /// Asks for `len` bytes from `at` on, which will be read soon.
 #[inline(always)]
-fn fetch(bytes: &[u8], at: usize, len: usize) {
+pub(super) fn fetch(bytes: &[u8], at: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (at..at + len).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -8,7 +8,7 @@ use super::LANES;
 
 /// Eight values: the first four, the others.
 #[derive(Copy, Clone)]
-pub(crate) struct F8(float32x4_t, float32x4_t);
+pub(crate) struct F8(pub float32x4_t, pub float32x4_t);
 
 /// All zero.
 #[inline]
