@@ -90,8 +90,17 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
     let shapes = [(9, 3, 64), (32, 8, 64), (4, 1, 256), (16, 8, 128)];
     let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8];
     for (format, (heads, kv_heads, head_dim)) in formats.into_iter().flat_map(|f| shapes.map(|s| (f, s))) {
-        let layout =
-            KvLayout { layers: 24, kv_heads, key_dim: head_dim, value_dim: head_dim, block_size: 16, format };
+        let (key_dim, value_dim) = (head_dim, head_dim);
+        let layout = KvLayout {
+            layers: 24,
+            kv_heads,
+            key_dim,
+            value_dim,
+            block_size: 16,
+            format,
+            state: 0,
+            paired: 0,
+        };
         let mut sample = Sample::new(4);
         let (kv, tables) = sample.kv(layout, 1, 1024);
         for tokens in [1, 256] {

@@ -40,6 +40,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Compare a model with stored vectors, through the real graph
     Oracle(OracleArgs),
+    /// Mark a model's answers on cases that are right or wrong
+    Eval(EvalArgs),
     /// Measure a model on this machine, beside what the machine can do at most
     Bench(BenchArgs),
     /// Look at this machine: can it serve, and what would make it faster
@@ -185,6 +187,44 @@ pub struct OracleArgs {
     pub batch: u32,
 }
 
+/// Flags of `eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// A model folder or .gguf file, or builtin
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub path: Option<String>,
+    /// The same, as other commands take it
+    #[arg(long)]
+    pub model: Option<String>,
+    /// A topology file; MODEL replaces its model
+    #[arg(long, conflicts_with = "split")]
+    pub topology: Option<PathBuf>,
+    /// Prefill and decode in groups of their own
+    #[arg(long)]
+    pub split: bool,
+    /// Cases, one JSON object a line: task, messages, answer [default: eval.jsonl of the model's folder]
+    #[arg(long, value_name = "FILE")]
+    pub cases: Option<PathBuf>,
+    /// Only this task (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    pub task: Vec<String>,
+    /// Cases at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub batch: u32,
+    /// Longest answer in tokens
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// Print so many of the answers that are wrong
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub wrong: usize,
+    /// Exit with 1 when fewer than this share of a task's answers are right
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    pub at_least: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Flags of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -255,6 +295,13 @@ pub struct PullArgs {
     /// Of the files a model needs, only those that match (such as '*Q4_K_M*'; may be given several times)
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".to_owned()),
+    }
 }
 
 fn threads(text: &str) -> Result<usize, String> {

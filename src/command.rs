@@ -6,6 +6,7 @@ use crate::source::Refused;
 mod bench;
 mod chat;
 mod doctor;
+mod eval;
 mod files;
 mod oracle;
 mod pull;
@@ -50,6 +51,7 @@ pub async fn run(cli: Cli) -> Done {
         Command::Chat(args) => chat::chat(args).await,
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Oracle(args) => oracle::oracle(&args).await,
+        Command::Eval(args) => eval::eval(&args).await,
         Command::Bench(args) => bench::bench(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pull(args) => pull::pull(args).await,

@@ -22,6 +22,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use millstream_actors::request::Submit;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -45,6 +46,15 @@ mod text;
 pub(crate) use body::Bodies;
 use fault::Fault;
 pub(crate) use text::Text;
+
+/// The request that a chat body with one answer asks.
+///
+/// # Errors
+/// What a client would be told.
+pub(crate) fn one_chat(body: &Value) -> Result<Submit, String> {
+    let ask = ask::chat(body).map_err(|fault| fault.message)?;
+    ask.submits().next().ok_or_else(|| "nothing is asked".to_owned())
+}
 
 /// What the server says about itself.
 #[derive(Clone, Debug)]

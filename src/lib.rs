@@ -6,13 +6,15 @@
 //! 1. [`source`] reads and checks a topology file and finds its model.
 //! 2. [`mill`] assembles the graph, starts it, and puts a [`desk`] before it: requests in, replies out.
 //! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
-//! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones.
+//! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones, [`eval`]
+//!    marks its answers.
 //! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most.
 
 pub mod args;
 mod clock;
 pub mod command;
 pub mod desk;
+pub mod eval;
 mod http;
 mod json;
 pub mod limits;

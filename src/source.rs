@@ -11,6 +11,9 @@ use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
 use crate::simulate::tiny;
 
+/// What a topology file says that names no model of its own.
+pub const BUILTIN: &str = "builtin";
+
 /// Why a source cannot be used at all: the command ends with exit code 2.
 #[derive(Debug)]
 pub enum Refused {
@@ -62,6 +65,17 @@ pub fn laptop(model: &str) -> Result<Source, Refused> {
     from_text(&millstream_topology::laptop(model), "laptop.toml")
 }
 
+/// The same with prefill and decode in groups of their own where `split` says so.
+///
+/// # Errors
+/// As for [`laptop`].
+pub fn one_model(model: &str, split: bool) -> Result<Source, Refused> {
+    if !split {
+        return laptop(model);
+    }
+    from_text(&format!("{}joined = false\n", millstream_topology::laptop(model)), "split.toml")
+}
+
 /// Checks the text of a topology; relative model paths start at the present folder.
 ///
 /// # Errors
@@ -95,7 +109,7 @@ impl Source {
     /// # Errors
     /// The model is not there or not understood.
     pub fn load_for_simulation(&self) -> anyhow::Result<Resources> {
-        if self.plan.model == tiny::BUILTIN { tiny::load() } else { self.load() }
+        if self.plan.model == BUILTIN { tiny::load() } else { self.load() }
     }
 
     /// Loads the model and what reads and writes its text.
@@ -114,7 +128,7 @@ impl Source {
     /// # Errors
     /// The model is not there; a built-in one does not exist yet.
     pub fn model_path(&self) -> Result<PathBuf, Refused> {
-        if self.plan.model == tiny::BUILTIN {
+        if self.plan.model == BUILTIN {
             let why = "the built-in model is not built yet: name a folder or a .gguf file, in the topology or with --model";
             return Err(Refused::NotBuilt(why.to_owned()));
         }

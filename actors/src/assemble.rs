@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::gauges::GroupGauges;
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
+use crate::sched::StateBounds;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::tokenizer::Reach;
 
@@ -118,6 +119,8 @@ struct GroupPlan {
     layout: KvLayout,
     /// That many fit.
     blocks: usize,
+    /// Set where the model keeps a state beside its blocks.
+    state: Option<StateBounds>,
 }
 
 impl GroupPlan {
@@ -133,11 +136,12 @@ impl GroupPlan {
             };
             let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
             let layout = layout(plan, &settings, resources);
-            let blocks = blocks(actor, &settings, layout)?;
+            let state = state(plan, &settings, prefill, resources, layout);
+            let blocks = blocks(actor, &settings, layout, state.map_or(0, |state| state.slots))?;
             for copy in 0..settings.groups {
                 let alone = settings.groups == 1;
                 let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
-                groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks });
+                groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks, state });
             }
         }
         Ok(groups)
@@ -157,14 +161,40 @@ fn layout(plan: &Plan, settings: &GroupSettings, resources: &Resources) -> KvLay
         KvFormat::F16 => millstream_kernels::KvFormat::F16,
         KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
     };
-    KvLayout { format, ..resources.model.facts().kv_layout(settings.block_size as usize) }
+    KvLayout { format, ..resources.model.kv_layout(settings.block_size as usize) }
 }
 
-fn blocks(actor: &ActorPlan, settings: &GroupSettings, layout: KvLayout) -> Result<usize, Error> {
-    let needed = layout.bytes_per_block() as u64;
-    let blocks = settings.memory / needed;
+/// What a group keeps to where the model keeps a state. There is a slot for each sequence that owns blocks; in a prefill
+/// group for as many leases too, so that it computes on while decode reads. Slots take at most half of the memory, so
+/// where that is small, fewer sequences own blocks at once.
+fn state(
+    plan: &Plan,
+    settings: &GroupSettings,
+    prefill: bool,
+    resources: &Resources,
+    layout: KvLayout,
+) -> Option<StateBounds> {
+    let facts = resources.model.facts().state?;
+    let wanted = settings.sequences_max * if prefill { 2 } else { 1 };
+    let fit = settings.memory / 2 / layout.bytes_per_slot().max(1) as u64;
+    let slots = wanted.min(usize::try_from(fit).unwrap_or(wanted)).max(1);
+    let replay = plan.cache.replay.tokens(facts.window, facts.exact_replay) as usize;
+    let keep = facts.decoder_keep.filter(|_| plan.decoder_truncation);
+    Some(StateBounds { slots, replay, keep })
+}
+
+/// Blocks that fit beside `slots` state slots.
+fn blocks(
+    actor: &ActorPlan,
+    settings: &GroupSettings,
+    layout: KvLayout,
+    slots: usize,
+) -> Result<usize, Error> {
+    let (block, slots) = (layout.bytes_per_block() as u64, (slots * layout.bytes_per_slot()) as u64);
+    let blocks = settings.memory.saturating_sub(slots) / block;
     if blocks == 0 {
-        return Err(Error::Memory { actor: actor.name.to_string(), given: settings.memory, needed });
+        let (given, needed) = (settings.memory, block + slots);
+        return Err(Error::Memory { actor: actor.name.to_string(), given, needed });
     }
     let blocks = usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24);
     if !KvMemory::is_granted(layout, blocks) {

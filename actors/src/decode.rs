@@ -1,8 +1,8 @@
 //! decode: takes over computed prompts, pulls their blocks, and computes a token each step. A joined group computes
 //! prompts as well and needs no handover.
 //!
-//! A handover is refused when there is no room; it comes again. Blocks that are here already are not pulled; the others
-//! come in pieces, and the lease is acknowledged when the last piece is here, so that prefill gets its memory back as
+//! A handover is refused when there is no room; it comes again. Blocks that are here already are not pulled; the others,
+//! and then the state where the model keeps one, come a few at a time, and the lease is acknowledged when the last piece is here, so that prefill gets its memory back as
 //! early as possible.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,10 @@ use crate::group::Group;
 use crate::kv::LeaseId;
 use crate::message::{Blocks, Cause, DecodeMessage, Departure, Handover, LeaseMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY};
+use crate::sched::Adopted;
 
-/// Blocks in one pull.
-const PIECE: u32 = 32;
+/// Pieces in one pull.
+const PULL: u32 = 32;
 
 /// The lane to one prefill group.
 #[derive(Clone)]
@@ -29,9 +30,9 @@ pub struct PrefillLane {
 /// A sequence whose blocks are on their way.
 struct Arrival {
     sequence: SequenceId,
-    /// Blocks under the lease.
-    blocks: u32,
-    /// Blocks that are here.
+    /// Pieces under the lease.
+    pieces: u32,
+    /// Pieces that are here.
     here: u32,
     until: Time,
 }
@@ -52,7 +53,8 @@ impl Decode {
     }
 
     fn handover(&mut self, handover: Handover, ctx: &mut Ctx<'_>) {
-        let Handover { request, answer, logprobs, cached, prefill, lease, blocks, until } = handover;
+        let Handover { request, answer, logprobs, found, valid_from, prefill, lease, pieces, until } =
+            handover;
         let sequence = request.sequence();
         if self.group.tombstones.covers(sequence) {
             return self.say(prefill, LeaseMessage::Ack { lease });
@@ -60,32 +62,32 @@ impl Decode {
         if self.group.scheduler.knows(sequence) || ctx.now() >= until {
             return; // a late twin: the lease it names has ended or will
         }
-        let Some(here) = self.group.scheduler.adopt(&request, &answer, cached) else {
+        let Some(here) = self.group.scheduler.adopt(&request, &answer, Adopted { found, valid_from }) else {
             return self.say(prefill, LeaseMessage::Refuse { lease });
         };
         let here = here as u32;
-        ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(blocks - here) });
-        self.group.resend(&request, &answer, (logprobs, cached));
-        self.arrivals.insert((prefill, lease), Arrival { sequence, blocks, here, until });
+        ctx.event(Event::Stage { request: request.id.0, stage: "pull", value: u64::from(pieces - here) });
+        self.group.resend(&request, &answer, (logprobs, found));
+        self.arrivals.insert((prefill, lease), Arrival { sequence, pieces, here, until });
         self.pull(prefill, lease, ctx);
     }
 
-    /// Asks for the next piece; when all are here, the sequence starts and the lease ends.
+    /// Asks for the next pieces; when all are here, the sequence starts and the lease ends.
     fn pull(&mut self, prefill: usize, lease: LeaseId, ctx: &mut Ctx<'_>) {
-        let Some(&Arrival { sequence, blocks, here, .. }) = self.arrivals.get(&(prefill, lease)) else {
+        let Some(&Arrival { sequence, pieces, here, .. }) = self.arrivals.get(&(prefill, lease)) else {
             return;
         };
-        if here < blocks {
-            let count = PIECE.min(blocks - here);
+        if here < pieces {
+            let count = PULL.min(pieces - here);
             return self.say(prefill, LeaseMessage::Pull { lease, first: here, count });
         }
         self.arrivals.remove(&(prefill, lease));
         self.group.scheduler.start(sequence);
-        ctx.event(Event::Stage { request: sequence.request.0, stage: "arrived", value: u64::from(blocks) });
+        ctx.event(Event::Stage { request: sequence.request.0, stage: "arrived", value: u64::from(pieces) });
         self.say(prefill, LeaseMessage::Ack { lease });
     }
 
-    /// A piece of a prompt is here, or its lease has ended. A piece nobody waits for is passed over.
+    /// Pieces of a prompt are here, or its lease has ended. Those nobody waits for are passed over.
     fn blocks(&mut self, blocks: Blocks, ctx: &mut Ctx<'_>) {
         let Blocks { prefill, lease, first, data } = blocks;
         let Some(arrival) = self.arrivals.get_mut(&(prefill, lease)) else { return };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millstream_runtime::{Actor, Ctx, HoldOut};
 
-use crate::message::{Cancel, DetokenizerMessage, Piece, SequenceId, Text, Token, Tokens};
+use crate::message::{Cancel, DetokenizerMessage, Found, Piece, SequenceId, Text, Token, Tokens};
 use crate::outbox::Tombstones;
 use crate::request::{Finish, Logprobs, Request, RequestId};
 use crate::text::{self, TextStream, Tokenizer};
@@ -25,8 +25,8 @@ struct Stream {
     tokens: u32,
     /// Bytes that came out of it.
     bytes: usize,
-    /// Tokens of the prompt that were not computed, as the last token said.
-    cached: u32,
+    /// What of the prompt was found, as the last token said.
+    found: Found,
     ahead: BTreeMap<u32, Token>,
 }
 
@@ -38,7 +38,7 @@ impl Stream {
             text,
             tokens: 0,
             bytes: 0,
-            cached: 0,
+            found: Found::default(),
             ahead: BTreeMap::new(),
         };
         for &id in request.sent.iter() {
@@ -70,7 +70,7 @@ impl Stream {
         let mut piece = Piece {
             sequence,
             prompt_tokens,
-            cached_tokens: 0,
+            found: Found::default(),
             position: self.tokens,
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -82,12 +82,12 @@ impl Stream {
             self.take(token, &mut piece, tokenizer);
         }
         self.bytes += piece.text.len();
-        piece.cached_tokens = self.cached;
+        piece.found = self.found;
         (!piece.tokens.is_empty()).then_some(piece)
     }
 
     fn take(&mut self, token: Token, piece: &mut Piece, tokenizer: &Tokenizer) {
-        self.cached = token.cached;
+        self.found = token.found;
         piece.tokens.push(token.id);
         let end = token.finish == Some(Finish::Stop);
         if end {

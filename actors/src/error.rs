@@ -23,16 +23,16 @@ pub enum Error {
         #[source]
         source: crate::text::TextError,
     },
-    /// The memory a group was given does not hold a single block.
+    /// The memory a group was given does not hold a single block, with the state of one sequence where there is one.
     #[error(
-        "actors.{actor}.memory is {given} bytes, and one block of this model's KV takes {needed}: give it more"
+        "actors.{actor}.memory is {given} bytes, and one sequence of this model takes at least {needed}: give it more"
     )]
     Memory {
         /// The actor.
         actor: String,
         /// Bytes in the plan.
         given: u64,
-        /// Bytes of a block.
+        /// Bytes of both.
         needed: u64,
     },
     /// The system does not give that much memory.

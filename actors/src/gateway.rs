@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
-use crate::message::{Cancel, Cause, Failure, GatewayMessage, Piece, SequenceId, Text, Tokenize};
+use crate::message::{Cancel, Cause, Failure, Found, GatewayMessage, Piece, SequenceId, Text, Tokenize};
 use crate::outbox::{Outbox, RETRY};
 use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
 
@@ -52,8 +52,8 @@ struct Stream {
     attempt: u32,
     deadline: Time,
     prompt_tokens: u32,
-    /// As the attempt said that brought the first token.
-    cached_tokens: u32,
+    /// Found by the attempt that brought the first token; replayed by any.
+    found: Found,
     /// Tokens delivered.
     tokens: Vec<u32>,
     /// Bytes of text delivered.
@@ -99,9 +99,8 @@ impl Gateway {
         }
         ctx.event(Event::Stage { request: request.0, stage: "submit", value: 0 });
         let (tokens, again) = (Vec::new(), None);
-        let (prompt_tokens, cached_tokens) = (0, 0);
-        let stream =
-            Stream { submit, attempt: 0, deadline, prompt_tokens, cached_tokens, tokens, bytes: 0, again };
+        let (prompt_tokens, found) = (0, Found::default());
+        let stream = Stream { submit, attempt: 0, deadline, prompt_tokens, found, tokens, bytes: 0, again };
         self.streams.insert(request, stream);
         self.timers.insert((deadline, request));
     }
@@ -125,8 +124,9 @@ impl Gateway {
         let Some(stream) = self.streams.get_mut(&request) else { return };
         stream.prompt_tokens = piece.prompt_tokens;
         if stream.tokens.is_empty() {
-            stream.cached_tokens = piece.cached_tokens;
+            stream.found = piece.found;
         }
+        stream.found.replayed = stream.found.replayed.max(piece.found.replayed);
         if !stream.news(&mut piece) {
             return self.lose(SequenceId { attempt: u32::MAX, ..sequence }, ctx);
         }
@@ -210,9 +210,10 @@ impl Gateway {
         if let Some(at) = stream.again {
             self.timers.remove(&(at, request));
         }
-        let Stream { prompt_tokens, cached_tokens, .. } = stream;
+        let Stream { prompt_tokens, found, .. } = stream;
         let completion_tokens = stream.tokens.len() as u32;
-        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
+        let Found { cached: cached_tokens, replayed: replayed_tokens } = found;
+        let usage = Usage { prompt_tokens, cached_tokens, replayed_tokens, completion_tokens };
         ctx.event(Event::Stage {
             request: request.0,
             stage: "end",

@@ -14,6 +14,10 @@ pub struct GroupGauges {
     pub blocks_cached: Gauge,
     /// Blocks in all.
     pub blocks_total: Gauge,
+    /// State slots somebody owns now; 0 where the model keeps no state.
+    pub slots_used: Gauge,
+    /// State slots in all.
+    pub slots_total: Gauge,
     /// Leases whose blocks are not free yet.
     pub leases: Gauge,
     /// Sequences that take part in steps.
@@ -30,6 +34,8 @@ pub struct GroupGauges {
     pub tokens_sought: Gauge,
     /// Those of them whose entries were found and not computed.
     pub tokens_found: Gauge,
+    /// Tokens that were found and computed once more for a state, since start.
+    pub tokens_replayed: Gauge,
     /// Cached blocks whose memory was wanted, since start.
     pub evictions: Gauge,
 }

@@ -8,7 +8,7 @@ use millstream_runtime::{Ctx, Event, HoldOut, Time};
 
 use crate::gauges::GroupGauges;
 use crate::message::{
-    Cancel, Cause, Departure, Ended, Exported, Observed, SequenceId, Step, StepDone, Token, Tokens,
+    Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
 };
 use crate::outbox::Tombstones;
 use crate::request::{Logprobs, Request};
@@ -59,6 +59,7 @@ impl Group {
             sent: Time::ZERO,
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
+        group.gauges.slots_total.set(group.scheduler.pool().state.total());
         group.show(0);
         group
     }
@@ -133,11 +134,11 @@ impl Group {
         &mut self,
         request: &Arc<Request>,
         answer: &[u32],
-        (logprobs, cached): (Option<Arc<Logprobs>>, u32),
+        (logprobs, found): (Option<Arc<Logprobs>>, Found),
     ) {
         let token = |(position, &id)| {
             let (request, logprobs) = (Arc::clone(request), logprobs.clone());
-            Token { request, position, id, logprobs, finish: None, cached }
+            Token { request, position, id, logprobs, finish: None, found }
         };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
@@ -179,6 +180,7 @@ impl Group {
     pub fn show(&self, leases: usize) {
         let (gauges, scheduler) = (&self.gauges, &self.scheduler);
         gauges.blocks_used.set(scheduler.pool().used());
+        gauges.slots_used.set(scheduler.pool().state.used());
         gauges.leases.set(leases);
         gauges.running.set(scheduler.count(Phase::Running) + scheduler.count(Phase::Arriving));
         gauges.waiting.set(scheduler.count(Phase::Waiting));
@@ -187,6 +189,7 @@ impl Group {
         gauges.evictions.set(scheduler.pool().evictions() as usize);
         gauges.tokens_sought.set(scheduler.reused().sought as usize);
         gauges.tokens_found.set(scheduler.reused().found as usize);
+        gauges.tokens_replayed.set(scheduler.reused().replayed as usize);
     }
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {

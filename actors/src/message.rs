@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millstream_runtime::Time;
 
-use crate::kv::{BlockId, LeaseId};
+use crate::kv::{BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Logprobs, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
 
@@ -56,8 +56,8 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// Tokens of the prompt, for the usage.
     pub prompt_tokens: u32,
-    /// How many of them were found in KV memory, not computed.
-    pub cached_tokens: u32,
+    /// What of them was found in KV memory.
+    pub found: Found,
     /// Place of `tokens[0]` in the answer, counted from 0.
     pub position: u32,
     /// Ids of the answer.
@@ -189,14 +189,17 @@ pub struct Handover {
     pub answer: Vec<u32>,
     /// How likely the last of them was, where that was asked for.
     pub logprobs: Option<Arc<Logprobs>>,
-    /// Tokens of the prompt that prefill found in its memory.
-    pub cached: u32,
+    /// What of the prompt prefill found in its memory.
+    pub found: Found,
+    /// Windows of the state know positions from here on.
+    pub valid_from: u32,
     /// Which prefill group leases, by number.
     pub prefill: usize,
     /// The right to read.
     pub lease: LeaseId,
-    /// Blocks under the lease; they hold the prompt and all of `answer` but its last token.
-    pub blocks: u32,
+    /// What is to be pulled: the blocks under the lease, which hold the prompt and all of `answer` but its last token,
+    /// and then the state, where the model keeps one.
+    pub pieces: u32,
     /// The lease ends here unless acknowledged.
     pub until: Time,
 }
@@ -204,11 +207,11 @@ pub struct Handover {
 /// What decode says about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseMessage {
-    /// Send blocks `first..first + count` of the lease.
+    /// Send pieces `first..first + count` of the lease: its blocks in order, then the state.
     Pull {
         /// The lease.
         lease: LeaseId,
-        /// First block, counted in the lease.
+        /// First piece, counted in the lease.
         first: u32,
         /// How many.
         count: u32,
@@ -225,15 +228,15 @@ pub enum LeaseMessage {
     },
 }
 
-/// Blocks of a lease, as bytes; `None` when the lease has ended.
+/// Pieces of a lease, as bytes; `None` when the lease has ended.
 pub struct Blocks {
     /// Which prefill group sends, by number.
     pub prefill: usize,
     /// The lease.
     pub lease: LeaseId,
-    /// First block, counted in the lease.
+    /// First piece, counted in the lease.
     pub first: u32,
-    /// One entry a block.
+    /// One entry a piece.
     pub data: Option<Vec<Vec<u8>>>,
 }
 
@@ -251,24 +254,33 @@ pub struct Step {
     pub exports: Vec<Export>,
 }
 
-/// Bytes of a block that came from another group.
+/// What a rank holds of a sequence and can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A block.
+    Block(BlockId),
+    /// Its state.
+    Slot(SlotId),
+}
+
+/// Bytes that came from another group.
 pub struct Import {
     /// Where to put them.
-    pub block: BlockId,
+    pub place: Place,
     /// As [`Export`] made them.
     pub data: Vec<u8>,
 }
 
-/// Blocks that another group asked for.
+/// Pieces of a lease that another group asked for.
 pub struct Export {
     /// Which decode group asked, by number.
     pub decode: usize,
     /// Under which lease.
     pub lease: LeaseId,
-    /// First block, counted in the lease.
+    /// First piece, counted in the lease.
     pub first: u32,
-    /// The blocks themselves.
-    pub blocks: Vec<BlockId>,
+    /// Where they lie.
+    pub places: Vec<Place>,
 }
 
 /// One sequence's share of a step.
@@ -281,10 +293,27 @@ pub struct StepRow {
     pub start: u32,
     /// The block table up to the last input token.
     pub blocks: Vec<BlockId>,
+    /// What the sequence keeps beside it, where the model keeps something.
+    pub state: Option<RowState>,
     /// Set when the last token's logits choose the next token.
     pub sample: Option<Sample>,
     /// Positions relative to `start` whose logits are wanted, ascending.
     pub observe: Vec<u32>,
+}
+
+/// The part of a row that only models with a state look at; `millstream_kernels::Local` says what it means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowState {
+    /// Its slot.
+    pub slot: SlotId,
+    /// Windows know positions from here on.
+    pub valid_from: u32,
+    /// The blocks hold everything below this position, and none of it is written again.
+    pub written: u32,
+    /// Up to three tokens before the first.
+    pub before: Vec<u32>,
+    /// Where the layers begin that need only the newest tokens of a prompt.
+    pub decoder_from: Option<u32>,
 }
 
 /// How to choose the next token.
@@ -331,7 +360,7 @@ pub struct StepDone {
 pub struct Exported {
     /// What was asked.
     pub export: Export,
-    /// One entry a block.
+    /// One entry a place.
     pub data: Vec<Vec<u8>>,
 }
 
@@ -365,6 +394,15 @@ pub struct Tokens {
     pub observed: Vec<Observed>,
 }
 
+/// What of a sequence was found in KV memory when it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Tokens of the prompt that were not computed.
+    pub cached: u32,
+    /// Tokens that were found and computed once more, to fill the windows of the state.
+    pub replayed: u32,
+}
+
 /// One new token of an answer.
 pub struct Token {
     /// Whose.
@@ -377,6 +415,6 @@ pub struct Token {
     pub logprobs: Option<Arc<Logprobs>>,
     /// Set on the last one.
     pub finish: Option<Finish>,
-    /// Tokens of the prompt whose entries were found, not computed.
-    pub cached: u32,
+    /// What of the prompt was found.
+    pub found: Found,
 }

@@ -1,4 +1,5 @@
-//! prefill: computes prompts and their first token, then hands the sequence over to a decode group under a lease.
+//! prefill: computes prompts and their first token, then hands the sequence over to a decode group under a lease: its
+//! blocks, and its state where the model keeps one.
 //!
 //! A handover that is refused, or meets a full lane, is parked with its lease and offered again; parked leases keep
 //! their blocks, so the block pool is the back-pressure. The lease's own deadline runs only while a decode group has
@@ -13,8 +14,8 @@ use millstream_runtime::{Actor, Ctx, Event, OfferOut, ReplyOut, Time};
 use crate::group::{Group, NewToken};
 use crate::kv::{LeaseId, Leases, NewLease};
 use crate::message::{
-    Admit, Blocks, Cancel, Cause, Departure, Export, Exported, Handover, LeaseMessage, PrefillMessage,
-    SequenceId,
+    Admit, Blocks, Cancel, Cause, Departure, Export, Exported, Found, Handover, LeaseMessage, Place,
+    PrefillMessage, SequenceId,
 };
 use crate::outbox::RETRY;
 use crate::request::{Logprobs, Request};
@@ -39,9 +40,11 @@ struct Parked {
     request: Arc<Request>,
     answer: Vec<u32>,
     logprobs: Option<Arc<Logprobs>>,
-    /// Tokens of the prompt that were found here.
-    cached: u32,
-    blocks: u32,
+    /// What of the prompt was found here.
+    found: Found,
+    /// Windows of its state know positions from here on.
+    valid_from: u32,
+    pieces: u32,
     reader: usize,
     /// Not before this time; `None` while the offer is with the decode group.
     again: Option<Time>,
@@ -89,15 +92,17 @@ impl Prefill {
         }
     }
 
-    /// Reads the blocks with the next step, or says that the lease has ended.
+    /// Reads the pieces with the next step, or says that the lease has ended.
     fn pull(&mut self, id: LeaseId, first: u32, count: u32, reader: usize) {
         let Ok(lease) = self.leases.get_mut(id) else {
             self.decodes[reader].blocks.reply(Blocks { prefill: self.number, lease: id, first, data: None });
             return;
         };
-        let blocks = lease.blocks.iter().skip(first as usize).take(count as usize).copied().collect();
+        let blocks = lease.blocks.iter().map(|&block| Place::Block(block));
+        let pieces = blocks.chain(lease.slot.map(Place::Slot));
+        let places = pieces.skip(first as usize).take(count as usize).collect();
         lease.reading += 1;
-        self.group.scheduler.export(Export { decode: reader, lease: id, first, blocks });
+        self.group.scheduler.export(Export { decode: reader, lease: id, first, places });
     }
 
     fn park(&mut self, id: LeaseId, now: Time) {
@@ -137,10 +142,12 @@ impl Prefill {
 
     fn grant(&mut self, sequence: SequenceId, reader: usize, ctx: &mut Ctx<'_>) {
         let Some(detached) = self.group.scheduler.detach(sequence) else { return };
-        let Detached { request, answer, logprobs, cached, blocks } = detached;
-        let (count, again) = (blocks.len() as u32, Some(ctx.now()));
-        let parked = Parked { blocks: count, reader, answer, logprobs, cached, again, request };
-        let lease = NewLease { sequence, blocks, reader, until: parked.request.deadline };
+        let Detached { request, answer, logprobs, found, blocks, state } = detached;
+        let valid_from = state.map_or(0, |state| state.valid_from as u32);
+        let slot = state.map(|state| state.slot);
+        let (pieces, again) = ((blocks.len() + slot.iter().len()) as u32, Some(ctx.now()));
+        let parked = Parked { pieces, reader, answer, logprobs, found, valid_from, again, request };
+        let lease = NewLease { sequence, blocks, slot, reader, until: parked.request.deadline };
         let id = self.leases.grant(self.group.scheduler.pool_mut(), ctx.now(), lease);
         self.handovers.insert(id, parked);
     }
@@ -159,10 +166,11 @@ impl Prefill {
                 request: Arc::clone(&parked.request),
                 answer: parked.answer.clone(),
                 logprobs: parked.logprobs.clone(),
-                cached: parked.cached,
+                found: parked.found,
+                valid_from: parked.valid_from,
                 prefill: self.number,
                 lease: id,
-                blocks: parked.blocks,
+                pieces: parked.pieces,
                 until,
             };
             match (self.decodes[parked.reader].handover.offer(handover), self.leases.get_mut(id)) {

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::{Backend, KvLayout, KvMemory, Model, Row, Scratch, Want};
+use millstream_kernels::{Backend, KvLayout, KvMemory, Local, Model, Row, Scratch, Want};
 use millstream_runtime::{Actor, Ctx, ReplyOut};
 
-use crate::message::{Export, Exported, Import, Observed, Step, StepDone, StepRow};
+use crate::message::{Export, Exported, Import, Observed, Place, RowState, Step, StepDone, StepRow};
 use crate::sample::Sampler;
 
 /// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
@@ -29,6 +29,8 @@ pub struct Device {
     pub layout: KvLayout,
     /// Blocks of its KV memory.
     pub blocks: usize,
+    /// State slots beside them.
+    pub slots: usize,
 }
 
 /// See the module.
@@ -45,16 +47,21 @@ pub struct Rank {
 impl Rank {
     /// Answers steps through `done`. `cost` counts in the simulator only.
     pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
-        let Device { model, backend, layout, blocks } = device;
-        let (kv, scratch, sampler) = (KvMemory::new(layout, blocks), Scratch::default(), Sampler::default());
+        let Device { model, backend, layout, blocks, slots } = device;
+        let kv = KvMemory::new(layout, blocks).with_slots(slots);
+        let (scratch, sampler) = (Scratch::default(), Sampler::default());
         Self { model, backend, kv, scratch, sampler, done, cost }
     }
 
     /// Panics when bytes do not fit the layout or the model refuses the rows: group and rank would disagree from here
     /// on, so the group starts again.
     fn run(&mut self, step: Step) -> StepDone {
-        for Import { block, data } in &step.imports {
-            self.kv.import(block.0, data).expect("groups that hand over share one layout");
+        for Import { place, data } in &step.imports {
+            let done = match place {
+                Place::Block(block) => self.kv.import(block.0, data),
+                Place::Slot(slot) => self.kv.import_slot(slot.0, data),
+            };
+            done.expect("groups that hand over share one layout");
         }
         let chosen = self.forward(&step.rows);
         let exported = step.exports.into_iter().map(|export| self.export(export)).collect();
@@ -75,6 +82,8 @@ impl Rank {
                 start: row.start,
                 blocks,
                 logits: Want::At(wants),
+                local: row.state.as_ref().map(local).unwrap_or_default(),
+                ..Row::default()
             })
             .collect();
         if !step.is_empty() {
@@ -112,9 +121,18 @@ impl Rank {
     }
 
     fn export(&self, export: Export) -> Exported {
-        let data = export.blocks.iter().map(|block| self.kv.export(block.0)).collect();
+        let bytes = |place: &Place| match place {
+            Place::Block(block) => self.kv.export(block.0),
+            Place::Slot(slot) => self.kv.export_slot(slot.0),
+        };
+        let data = export.places.iter().map(bytes).collect();
         Exported { export, data }
     }
+}
+
+fn local(state: &RowState) -> Local<'_> {
+    let RowState { slot, valid_from, written, ref before, decoder_from } = *state;
+    Local { slot: slot.0, valid_from, written, before, decoder_from }
 }
 
 /// Offsets in the row whose logits are needed: those that are observed, and the last one to choose from.

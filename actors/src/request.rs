@@ -197,6 +197,9 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// How many of them were found in KV memory by the attempt that brought the first token.
     pub cached_tokens: u32,
+    /// How many tokens were found and computed once more, to fill the windows of a state: the most that any attempt
+    /// replayed. With a replay that is not exact, the answer depends on what was found where this is not 0.
+    pub replayed_tokens: u32,
     /// Tokens of the answer, an end token included.
     pub completion_tokens: u32,
 }

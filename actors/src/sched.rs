@@ -5,7 +5,8 @@
 //! preemption are one case. Rules, in order:
 //! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
 //!    `chunk_tokens`;
-//! 2. waiting sequences in order of arrival, none overtakes; one starts when blocks for all its tokens can be had;
+//! 2. waiting sequences in order of arrival, none overtakes (but one that waits for a beginning it shares); one starts
+//!    when blocks for all its tokens can be had, and a slot where the model keeps a state beside them;
 //! 3. blocks that hold the beginning of a sequence are shared, not computed again (`sched/reuse.rs` says how);
 //! 4. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
 //!    in its old place. The oldest therefore always gets on, and a preempted answer goes on with the tokens it would
@@ -19,9 +20,9 @@ use std::sync::Arc;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, HashChain, Pool};
-use crate::message::{Chosen, Export, Import, Observed, SequenceId, Step, StepDone, Token};
+use crate::message::{Chosen, Export, Found, Import, Observed, Place, SequenceId, Step, StepDone, Token};
 use crate::request::{Logprobs, Refusal, Request};
-use crate::sequence::{Phase, Sequence};
+use crate::sequence::{Phase, Sequence, State};
 
 mod plan;
 mod reuse;
@@ -47,6 +48,19 @@ pub struct Bounds {
     pub answers: bool,
     /// Names the blocks, so that they are found again; `None`: every sequence computes its own.
     pub reuse: Option<HashChain>,
+    /// Set where the model keeps a state beside the blocks.
+    pub state: Option<StateBounds>,
+}
+
+/// What a group of a model with a state keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateBounds {
+    /// State slots of its rank: one for each sequence that owns blocks, and each lease.
+    pub slots: usize,
+    /// Tokens that are computed once more behind a found beginning.
+    pub replay: usize,
+    /// The layers behind the last source of keys see so many of a prompt's tokens, the newest; `None`: all.
+    pub keep: Option<u32>,
 }
 
 /// What a step brought.
@@ -58,6 +72,15 @@ pub struct Applied {
     pub observed: Vec<Observed>,
 }
 
+/// What the group that computed the prompt of an adopted sequence knows of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Adopted {
+    /// What was found of it there.
+    pub found: Found,
+    /// Windows of its state know positions from here on.
+    pub valid_from: u32,
+}
+
 /// A sequence that left the scheduler with its blocks still in its name.
 pub struct Detached {
     /// What is asked.
@@ -66,10 +89,12 @@ pub struct Detached {
     pub answer: Vec<u32>,
     /// How likely the last of them was, where that was asked for.
     pub logprobs: Option<Arc<Logprobs>>,
-    /// Tokens of the prompt that were found here.
-    pub cached: u32,
+    /// What was found of it here.
+    pub found: Found,
     /// Its block table.
     pub blocks: Vec<BlockId>,
+    /// What it keeps beside it.
+    pub state: Option<State>,
 }
 
 struct Flight {
@@ -97,7 +122,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// All blocks free, nothing to do.
     pub fn new(bounds: Bounds) -> Self {
-        let pool = Pool::new(bounds.blocks);
+        let pool = Pool::new(bounds.blocks).with_slots(bounds.state.map_or(0, |state| state.slots));
         Self {
             bounds,
             pool,
@@ -125,29 +150,35 @@ impl Scheduler {
     }
 
     /// Takes a sequence whose first `tokens − 1` entries another group has computed. Says how many of their blocks are
-    /// here already; the others are reserved, and their bytes come with [`Scheduler::import`]. `None` when there is no
-    /// room now. `cached` tokens of the prompt were found there.
-    pub fn adopt(&mut self, request: &Arc<Request>, answer: &[u32], cached: u32) -> Option<usize> {
+    /// here already; the others are reserved, and so is a slot; their bytes come with [`Scheduler::import`]. `None` when
+    /// there is no room now. `before` is what the other group knows of it.
+    pub fn adopt(&mut self, request: &Arc<Request>, answer: &[u32], before: Adopted) -> Option<usize> {
         if self.check_reach(request).is_err() || self.owning() >= self.bounds.sequences_max {
             return None;
         }
         let mut sequence = Sequence::new(Arc::clone(request), answer, self.bounds.reuse.as_ref());
-        if !self.settle(&mut sequence) {
+        let found = self.found(&sequence);
+        if !self.settle(&mut sequence, found) {
             return None;
         }
+        self.reused.sought += sequence.tokens.len() as u64;
+        self.reused.found += found as u64 * u64::from(self.bounds.block_size);
         sequence.pass(sequence.tokens.len() - 1);
-        sequence.cached = cached;
+        sequence.found = before.found;
+        if let Some(state) = &mut sequence.state {
+            state.valid_from = before.valid_from as usize;
+        }
         sequence.phase = Phase::Arriving;
         let here = sequence.sealed;
         self.insert(sequence);
         Some(here)
     }
 
-    /// Bytes for block number `first`, `first + 1`, … of an adopted sequence. Unknown sequences are passed over.
+    /// Bytes for piece number `first`, `first + 1`, … of an adopted sequence: its blocks, then its state. Unknown sequences are passed over.
     pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Vec<u8>>) {
         let Some((&arrival, sequence)) = self.find(id) else { return };
-        let blocks: Vec<BlockId> = sequence.blocks.iter().skip(first).copied().collect();
-        let imports = blocks.into_iter().zip(data).map(|(block, data)| (arrival, Import { block, data }));
+        let places: Vec<Place> = sequence.places().skip(first).collect();
+        let imports = places.into_iter().zip(data).map(|(place, data)| (arrival, Import { place, data }));
         self.imports.extend(imports);
     }
 
@@ -160,7 +191,7 @@ impl Scheduler {
         }
     }
 
-    /// Reads blocks after the next step. The lease that owns them must stay until the step is done.
+    /// Reads pieces of a lease after the next step. The lease that owns them must stay until the step is done.
     pub fn export(&mut self, export: Export) {
         self.exports.push(export);
     }
@@ -197,7 +228,7 @@ impl Scheduler {
         applied
     }
 
-    /// Forgets a sequence; its blocks are free now, or when the step in flight is done. False when it is not known.
+    /// Forgets a sequence; its blocks and slot are free now, or when the step in flight is done. False when it is not known.
     pub fn abort(&mut self, id: SequenceId) -> bool {
         let Some((&arrival, sequence)) = self.find(id) else { return false };
         if sequence.phase == Phase::Doomed {
@@ -215,13 +246,13 @@ impl Scheduler {
         true
     }
 
-    /// Lets a running sequence go with its blocks, which stay in its name in the ledger.
+    /// Lets a running sequence go with its blocks and slot, which stay in its name in the ledger.
     pub fn detach(&mut self, id: SequenceId) -> Option<Detached> {
         let arrival = self.arrivals.remove(&id)?;
         let sequence = self.sequences.remove(&arrival)?;
         let answer = sequence.answer().to_vec();
-        let Sequence { request, cached, blocks, logprobs, .. } = sequence;
-        Some(Detached { request, answer, logprobs, cached, blocks })
+        let Sequence { request, found, blocks, state, logprobs, .. } = sequence;
+        Some(Detached { request, answer, logprobs, found, blocks, state })
     }
 
     /// Whether the sequence is here and wanted.
@@ -315,6 +346,9 @@ impl Scheduler {
             }
             let owner = sequence.owner();
             self.pool.give_back(sequence.blocks, owner);
+            if let Some(state) = sequence.state {
+                self.pool.state.give_back(state.slot, owner);
+            }
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::kv::{BlockHash, BlockId, HashChain, Owner};
-use crate::message::{Chosen, Sample, SequenceId, Token};
+use crate::kv::{BlockHash, BlockId, HashChain, Owner, SlotId};
+use crate::message::{Chosen, Found, Place, RowState, Sample, SequenceId, Token};
 use crate::request::{Finish, Logprobs, Observe, Request};
 use crate::sample::Tally;
 
 /// Where a sequence stands in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Owns no blocks; its turn comes in order of arrival.
+    /// Owns neither blocks nor a slot; its turn comes in order of arrival.
     Waiting,
     /// Owns blocks whose bytes are still on their way from another group.
     Arriving,
@@ -20,10 +20,25 @@ pub enum Phase {
     Doomed,
 }
 
+/// What a sequence keeps beside its blocks while it owns some, where the model keeps something.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// Where it lies.
+    pub slot: SlotId,
+    /// Windows know positions from here on.
+    pub valid_from: usize,
+    /// Positions that were found: what the blocks hold of them is not written again.
+    pub written: usize,
+}
+
+/// Tokens before a row that its arithmetic may look back on.
+const BEFORE: usize = 3;
+
 /// One sequence. Written by the scheduler alone.
 ///
 /// Invariants: `computed < tokens.len()` unless doomed; `blocks` hold at least `computed` positions while running; the
-/// first `sealed` of them are full and are never written again.
+/// first `sealed` of them are full and are never written again. `computed` is below their end only while a state is
+/// replayed.
 #[derive(Debug)]
 pub struct Sequence {
     /// What is asked.
@@ -34,12 +49,14 @@ pub struct Sequence {
     pub computed: usize,
     /// The block table.
     pub blocks: Vec<BlockId>,
+    /// What it keeps beside them.
+    pub state: Option<State>,
     /// How many of `blocks`, from the first, are sealed in the ledger.
     pub sealed: usize,
     /// Hashes of the full blocks of `tokens`, as far as they are made; none where blocks are not reused.
     pub hashes: Vec<BlockHash>,
-    /// Tokens of the prompt whose entries were found here and not computed.
-    pub cached: u32,
+    /// What was found of it.
+    pub found: Found,
     /// The most that `computed` ever was: what is found below was paid for.
     reached: usize,
     /// Where it stands.
@@ -65,9 +82,10 @@ impl Sequence {
             tokens,
             computed: 0,
             blocks: Vec::new(),
+            state: None,
             sealed: 0,
             hashes,
-            cached: 0,
+            found: Found::default(),
             reached: 0,
             phase: Phase::Waiting,
             tally,
@@ -93,25 +111,59 @@ impl Sequence {
     /// Blocks, from the first, that need not be computed if they are found: whole ones, before the last token and before
     /// the first one whose logits are wanted.
     pub fn reusable(&self, block_size: u32) -> usize {
-        let observed = match &self.request.observe {
+        self.observed_from().min(self.tokens.len() - 1) / block_size as usize
+    }
+
+    /// The first position whose logits are wanted.
+    fn observed_from(&self) -> usize {
+        match &self.request.observe {
             Observe::Nothing => usize::MAX,
             Observe::At(positions) => positions.first().map_or(usize::MAX, |&first| first as usize),
             Observe::All => 0,
-        };
-        observed.min(self.tokens.len() - 1) / block_size as usize
+        }
+    }
+
+    /// Where the layers begin that need only the newest `keep` tokens of a prompt; `None`: they see all of it. It
+    /// follows from the request alone, so that it is the same on every path and attempt.
+    pub fn decoder_from(&self, keep: Option<u32>) -> Option<u32> {
+        let from = self.request.prompt.len().checked_sub(keep? as usize)?;
+        (from > 0 && from <= self.observed_from()).then_some(from as u32)
     }
 
     /// The next `positions` were found.
     pub fn skip(&mut self, positions: usize) {
         let end = self.computed + positions;
-        self.cached += end.min(self.request.prompt.len()).saturating_sub(self.reached) as u32;
+        self.found.cached += end.min(self.request.prompt.len()).saturating_sub(self.reached) as u32;
         self.pass(positions);
+    }
+
+    /// The next `positions` were found, and are computed once more.
+    pub fn replay(&mut self, positions: usize) {
+        self.found.replayed += positions as u32;
     }
 
     /// The next `positions` have their entries.
     pub fn pass(&mut self, positions: usize) {
         self.computed += positions;
         self.reached = self.reached.max(self.computed);
+    }
+
+    /// Where its bytes lie, in the order in which they travel: the blocks, then the state.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        let state = self.state.map(|state| Place::Slot(state.slot));
+        self.blocks.iter().map(|&block| Place::Block(block)).chain(state)
+    }
+
+    /// What a row that begins now says of the state.
+    pub fn row_state(&self, keep: Option<u32>) -> Option<RowState> {
+        let State { slot, valid_from, written } = self.state?;
+        Some(RowState {
+            slot,
+            valid_from: valid_from as u32,
+            written: written as u32,
+            before: self.tokens[self.computed.saturating_sub(BEFORE)..self.computed].to_vec(),
+            decoder_from: self.decoder_from(keep),
+        })
     }
 
     /// Tokens after the prompt.
@@ -134,8 +186,8 @@ impl Sequence {
         } else {
             None
         };
-        let (logprobs, cached) = (chosen.logprobs.clone(), self.cached);
-        Token { request: Arc::clone(request), position, id, logprobs, finish, cached }
+        let (logprobs, found) = (chosen.logprobs.clone(), self.found);
+        Token { request: Arc::clone(request), position, id, logprobs, finish, found }
     }
 
     /// How its next token is chosen. No token that would end it may be, before it is as long as it must be.

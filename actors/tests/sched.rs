@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millstream_actors::message::SequenceId;
 use millstream_actors::request::{Observe, Request, RequestId};
-use millstream_actors::sched::{Bounds, Scheduler};
+use millstream_actors::sched::{Adopted, Bounds, Scheduler};
 use proptest::prelude::*;
 use world::{World, bounds, request};
 
@@ -202,7 +202,19 @@ fn a_decode_group_pulls_only_what_it_does_not_know() {
     let long = prompt(0, 0, 33);
     world.adopt(request(1, &long, 5));
     assert!(world.finish());
-    assert_eq!(world.scheduler.adopt(&request(2, &long, 5), &[3], 0), Some(8), "8 of 9 blocks are here");
-    assert_eq!(world.scheduler.adopt(&request(3, &long[..32], 5), &[3], 0), Some(8), "all are here");
-    assert_eq!(scheduler.adopt(&request(2, &long, 5), &[3], 0), Some(0), "a group that knows nothing");
+    assert_eq!(
+        world.scheduler.adopt(&request(2, &long, 5), &[3], Adopted::default()),
+        Some(8),
+        "8 of 9 blocks are here"
+    );
+    assert_eq!(
+        world.scheduler.adopt(&request(3, &long[..32], 5), &[3], Adopted::default()),
+        Some(8),
+        "all are here"
+    );
+    assert_eq!(
+        scheduler.adopt(&request(2, &long, 5), &[3], Adopted::default()),
+        Some(0),
+        "a group that knows nothing"
+    );
 }

@@ -2,9 +2,13 @@
 //! order, and the code that computes; another device is another implementation, held to [`crate::check`].
 
 use crate::experts::{self, ExpertBuffers, Experts};
+use crate::hyper::{self, Mixes, Mixing, OneMix, Recall};
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
 use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::reference;
+use crate::select::{self, Select};
+use crate::windowed::{self, Lists, Windowed};
 
 /// Computes operations on activations: plain row-major f32 slices.
 ///
@@ -80,4 +84,79 @@ pub trait Backend: Send {
     /// Causal attention of `q [tokens, heads, key_dim]` over the keys and values in `kv`, which hold the tokens of the
     /// step already, to `out [tokens, heads, value_dim]`. Tokens lie in the order of `args.rows`.
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]);
+
+    /// Turns the last values of the heads of `x [tokens, heads, head_dim]`, neighbours together, by the angles of their
+    /// tokens, or back: `turns [tokens, 2, pairs]` are cosines and sines.
+    fn turn(&mut self, x: &mut [f32], heads: (usize, usize), turns: &[f32], back: bool) {
+        let head_dim = op::check_turn(x, heads, turns);
+        let (tokens, heads) = heads;
+        let each = x.chunks_exact_mut((heads * head_dim).max(1));
+        let turns = turns.chunks_exact((turns.len() / tokens.max(1)).max(1));
+        each.zip(turns).for_each(|(x, turn)| reference::turn_ends(x, head_dim, turn, back));
+    }
+
+    /// Mixes of the streams `x [tokens, streams, width]`.
+    fn mix(&mut self, args: &Mixing<'_>, x: &[f32], mixes: &mut Mixes) {
+        let tokens = hyper::check_mix(args, x);
+        let n = args.streams;
+        mixes.size(tokens, n);
+        self.matmul(x, tokens, args.weight, &mut mixes.raw);
+        let Mixes { read, write, carry, raw } = mixes;
+        let out = read.chunks_exact_mut(n).zip(write.chunks_exact_mut(n)).zip(carry.chunks_exact_mut(n * n));
+        let data = x.chunks_exact(args.weight.cols).zip(raw.chunks_exact(n * (2 + n)));
+        for (((read, write), carry), (x, raw)) in out.zip(data) {
+            let factor = reference::norm_factor(x, args.eps);
+            hyper::mix_row(args, factor, raw, OneMix { read, write, carry });
+        }
+    }
+
+    /// `out [tokens, width]`: the norm of what the streams `x` are read as with `read [tokens, streams]`.
+    #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
+    fn collapse(&mut self, x: &[f32], read: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        let streams = hyper::check_collapse(x, read, weight, out);
+        let width = weight.len();
+        let rows = x.chunks_exact(streams * width).zip(read.chunks_exact(streams));
+        rows.zip(out.chunks_exact_mut(width)).for_each(|((x, read), out)| hyper::collapse_row(x, read, out));
+        self.rms_norm_in_place(out, weight, eps);
+    }
+
+    /// Writes the result `y [tokens, width]` of a part of a layer to the streams `x`.
+    fn spread(&mut self, x: &mut [f32], y: &[f32], mixes: &Mixes) {
+        let (n, width) = hyper::check_spread(x, y, mixes);
+        let mut old = vec![0.0; n * width];
+        let mixes = mixes.write.chunks_exact(n).zip(mixes.carry.chunks_exact(n * n));
+        for ((x, y), mixes) in x.chunks_exact_mut(n * width).zip(y.chunks_exact(width)).zip(mixes) {
+            hyper::spread_row(x, y, mixes, &mut old);
+        }
+    }
+
+    /// Adds to the streams `x [tokens, streams, width]` what was looked up: `kv [tokens, streams + 1, width]`.
+    fn recall(&mut self, args: &Recall<'_>, x: &mut [f32], kv: &[f32]) {
+        let width = hyper::check_recall(args, x, kv);
+        let all = args.norms.0.len();
+        for (token, (x, kv)) in x.chunks_exact_mut(all).zip(kv.chunks_exact(all + width)).enumerate() {
+            if !args.skip.get(token).copied().unwrap_or(false) {
+                hyper::recall_row(args, x, kv);
+            }
+        }
+    }
+
+    /// Chooses entries for the tokens of queries `q [tokens, heads, key_dim]` with `weights [tokens, heads]`, and runs of
+    /// entries, if it is a call that does.
+    #[expect(clippy::too_many_arguments, reason = "two inputs, two outputs, and the memory")]
+    fn select(
+        &mut self,
+        args: &Select<'_>,
+        q: (&[f32], &[f32]),
+        kv: &KvMemory,
+        chosen: &mut Lists,
+        kept: &mut Lists,
+    ) {
+        select::run(args, q, kv, (chosen, kept));
+    }
+
+    /// Attention of `q [tokens, heads, dim]` over windows and chosen entries, to `out` of the same shape.
+    fn windowed(&mut self, args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        windowed::run(args, q, kv, out);
+    }
 }

@@ -82,12 +82,16 @@ const fn layout(
     (key_dim, value_dim): (usize, usize),
     block_size: usize,
 ) -> KvLayout {
-    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
+    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32, state: 0, paired: 0 }
 }
 
 /// All activations.
-const ACTIVATIONS: [Activation; 3] =
-    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 }];
+const ACTIVATIONS: [Activation; 4] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 },
+    Activation::ClampedSilu { limit: 1.5 },
+];
 
 /// A run of the suite.
 struct Check<'a> {

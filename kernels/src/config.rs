@@ -2,6 +2,7 @@
 //! style of released checkpoints or as transformers 5 writes it, or GGUF metadata.
 
 mod deepseek;
+mod deepseek_v41;
 mod gemma3;
 mod gpt_oss;
 mod llama;
@@ -11,6 +12,7 @@ pub(crate) mod rope;
 pub(crate) mod settings;
 
 pub(crate) use deepseek::DeepSeek;
+pub(crate) use deepseek_v41::{DeepSeekV41, Drafter};
 pub(crate) use gemma3::Gemma3;
 pub(crate) use gpt_oss::GptOss;
 pub(crate) use llama::Llama;

@@ -127,7 +127,10 @@ pub enum Error {
         /// The model's.
         needed: String,
     },
-    /// A KV block came from a rank of another layout.
+    /// The model cannot see an image.
+    #[error("image: {0}")]
+    Image(String),
+    /// A KV block, or a state, came from a rank of another layout.
     #[error("a KV block of {size} bytes, this layout needs {needed}")]
     KvBlock {
         /// Bytes that came.

@@ -63,6 +63,12 @@ impl Routing {
         self.chosen.sort_unstable_by_key(|&(expert, token, _)| (expert, token));
     }
 
+    /// Expert, token and weight of all choices.
+    #[cfg(test)]
+    pub(crate) fn chosen(&self) -> &[(u32, u32, f32)] {
+        &self.chosen
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         self.chosen.capacity() * size_of::<(u32, u32, f32)>()

@@ -27,12 +27,38 @@ pub struct KvLayout {
     pub block_size: usize,
     /// How numbers are stored.
     pub format: KvFormat,
+    /// Numbers of a sequence's state slot; 0 where a model keeps everything in blocks.
+    pub state: usize,
+    /// So many layers, the first ones, keep one entry for each two tokens; the others one for each token.
+    pub paired: usize,
 }
 
 impl KvLayout {
     /// Bytes that one block takes, all layers together.
     pub fn bytes_per_block(&self) -> usize {
-        self.layers * self.bytes_per_layer()
+        self.layer_offset(self.layers)
+    }
+
+    /// Tokens of an entry of a layer.
+    pub fn ratio(&self, layer: usize) -> usize {
+        1 + usize::from(layer < self.paired)
+    }
+
+    /// The layout that a single layer has by itself: of as many tokens as it has entries in a block.
+    pub fn of_layer(&self, layer: usize) -> KvLayout {
+        KvLayout { block_size: self.block_size / self.ratio(layer), ..*self }
+    }
+
+    /// Where a layer begins in a block, in bytes.
+    fn layer_offset(&self, layer: usize) -> usize {
+        let paired = layer.min(self.paired);
+        let of = |layer: usize| self.of_layer(layer).bytes_per_layer();
+        paired * of(0) + (layer - paired) * of(self.layers)
+    }
+
+    /// Bytes that one state slot takes.
+    pub fn bytes_per_slot(&self) -> usize {
+        self.state * size_of::<f32>()
     }
 
     /// Distance between one value of a key and the next: `block_size`, rounded up to whole vectors.
@@ -45,7 +71,7 @@ impl KvLayout {
         self.value_dim.next_multiple_of(LANES)
     }
 
-    /// Numbers in the keys of one block, layer and head.
+    /// Numbers in the keys of one block, layer and head, where a layer has an entry for each token.
     pub(crate) fn key_len(&self) -> usize {
         self.key_dim * self.key_stride()
     }
@@ -81,6 +107,8 @@ pub struct KvMemory {
     blocks: usize,
     /// Numbers in their format; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
     memory: MmapMut,
+    /// State slots, `[slots, state]`.
+    slots: Vec<f32>,
 }
 
 impl KvMemory {
@@ -91,18 +119,61 @@ impl KvMemory {
             .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
     }
 
-    /// Memory for `blocks` blocks, all zero. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
+    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
         assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
+        assert!(
+            layout.paired == 0 || block_size.is_multiple_of(2),
+            "a pair would lie in two blocks: {layout:?}"
+        );
         let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
         let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
         // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
         // system has no large ones, small ones do.
         #[cfg(target_os = "linux")]
         let _ = memory.advise(memmap2::Advice::HugePage);
-        KvMemory { layout, blocks, memory }
+        KvMemory { layout, blocks, memory, slots: Vec::new() }
+    }
+
+    /// The same, with `slots` state slots.
+    pub fn with_slots(self, slots: usize) -> KvMemory {
+        KvMemory { slots: vec![0.0; slots * self.layout.state], ..self }
+    }
+
+    /// Number of state slots; 0 where a slot holds nothing.
+    pub fn slots(&self) -> usize {
+        self.slots.len().checked_div(self.layout.state).unwrap_or(0)
+    }
+
+    /// The numbers of a state slot.
+    pub fn slot(&self, slot: u32) -> &[f32] {
+        &self.slots[slot as usize * self.layout.state..][..self.layout.state]
+    }
+
+    /// The numbers of a state slot, to be written.
+    pub fn slot_mut(&mut self, slot: u32) -> &mut [f32] {
+        &mut self.slots[slot as usize * self.layout.state..][..self.layout.state]
+    }
+
+    /// The bytes of a state slot, to be sent to a rank of the same layout.
+    pub fn export_slot(&self, slot: u32) -> Vec<u8> {
+        self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// Fills a state slot from bytes that [`KvMemory::export_slot`] gave under the same layout.
+    ///
+    /// # Errors
+    /// [`Error::KvBlock`] if `bytes` has another size; the slot is unchanged then.
+    pub fn import_slot(&mut self, slot: u32, bytes: &[u8]) -> Result<(), Error> {
+        let needed = self.layout.bytes_per_slot();
+        if bytes.len() != needed {
+            return Err(Error::KvBlock { size: bytes.len(), needed });
+        }
+        let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.slot_mut(slot).iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
+        Ok(())
     }
 
     /// Shape of a block.
@@ -115,13 +186,13 @@ impl KvMemory {
         self.blocks
     }
 
-    /// Stores one token's `k [kv_heads, key_dim]` and `v [kv_heads, value_dim]` at place `offset` of `block`.
+    /// Stores one entry's `k [kv_heads, key_dim]` and `v [kv_heads, value_dim]` at place `offset` of `block`.
     #[expect(
         clippy::too_many_arguments,
         reason = "a struct would be made for each token only to be taken apart"
     )]
     pub fn write(&mut self, layer: usize, block: u32, offset: usize, k: &[f32], v: &[f32]) {
-        let layout = self.layout;
+        let layout = self.layout.of_layer(layer);
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         assert!(offset < block_size, "KV write: token {offset} of a block of {block_size}");
         assert_eq!(k.len(), kv_heads * key_dim, "KV write: keys");
@@ -142,13 +213,20 @@ impl KvMemory {
         head: usize,
         wide: &'a mut Widened,
     ) -> (&'a [f32], &'a [f32]) {
-        format::widen(&self.layout, self.stored(layer, block, head), wide)
+        format::widen(&self.layout.of_layer(layer), self.stored(layer, block, head), wide)
+    }
+
+    /// The value of one entry and head, widened to `out [value_dim]`.
+    pub fn value(&self, (layer, block): (usize, u32), head: usize, offset: usize, out: &mut [f32]) {
+        let layout = self.layout.of_layer(layer);
+        assert!(offset < layout.block_size, "KV value: token {offset} of a block of {}", layout.block_size);
+        format::widen_value(&layout, self.stored(layer, block, head), offset, out);
     }
 
     /// The stored bytes of one block, layer and head.
     pub(crate) fn stored(&self, layer: usize, block: u32, head: usize) -> &[u8] {
         assert!(head < self.layout.kv_heads, "KV head {head} of {}", self.layout.kv_heads);
-        let each = self.layout.bytes_per_head();
+        let each = self.layout.of_layer(layer).bytes_per_head();
         &self.memory[self.layer_start(layer, block) + head * each..][..each]
     }
 
@@ -176,7 +254,7 @@ impl KvMemory {
     fn layer_start(&self, layer: usize, block: u32) -> usize {
         assert!((block as usize) < self.blocks, "KV block {block} of {}", self.blocks);
         assert!(layer == 0 || layer < self.layout.layers, "KV layer {layer} of {}", self.layout.layers);
-        block as usize * self.layout.bytes_per_block() + layer * self.layout.bytes_per_layer()
+        block as usize * self.layout.bytes_per_block() + self.layout.layer_offset(layer)
     }
 }
 
@@ -187,7 +265,16 @@ mod tests {
     const V: [f32; 10] = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 
     fn layout(format: KvFormat) -> KvLayout {
-        KvLayout { layers: 2, kv_heads: 2, key_dim: 3, value_dim: 5, block_size: 4, format }
+        KvLayout {
+            layers: 2,
+            kv_heads: 2,
+            key_dim: 3,
+            value_dim: 5,
+            block_size: 4,
+            format,
+            state: 3,
+            paired: 0,
+        }
     }
 
     #[test]
@@ -230,6 +317,46 @@ mod tests {
             let said = format!("a KV block of {} bytes, this layout needs {size}", size - 4);
             assert_eq!(error.to_string(), said);
         }
+    }
+
+    #[test]
+    fn paired_layers_hold_half_as_many_entries() {
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
+            let whole = KvLayout { kv_heads: 1, layers: 3, block_size: 32, ..layout(format) };
+            let halved = KvLayout { paired: 2, ..whole };
+            let both = KvLayout { paired: 3, ..whole };
+            assert!(both.bytes_per_block() < halved.bytes_per_block(), "{format:?}");
+            assert!(halved.bytes_per_block() < whole.bytes_per_block(), "{format:?}");
+            let mut kv = KvMemory::new(halved, 2);
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
+                for entry in 0..entries {
+                    let number = (layer * 32 + entry) as f32;
+                    kv.write(layer, 1, entry, &[number; 3], &[-number; 5]);
+                }
+            }
+            let (mut wide, mut row) = (Widened::default(), [0.0; 5]);
+            for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
+                for entry in 0..entries {
+                    let number = (layer * 32 + entry) as f32;
+                    kv.value((layer, 1), 0, entry, &mut row);
+                    let near = |got: f32, want: f32| (got - want).abs() < 1e-4;
+                    assert!(row.iter().all(|&got| near(got, -number)), "{format:?} layer {layer}: {row:?}");
+                    let (keys, values) = kv.head(layer, 1, 0, &mut wide);
+                    assert!(near(keys[entries + entry], number) && near(values[8 * entry + 4], -number));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_travels_as_bytes() {
+        let mut from = KvMemory::new(layout(KvFormat::F32), 1).with_slots(2);
+        from.slot_mut(1).copy_from_slice(&[1.0, -2.5, f32::MIN_POSITIVE]);
+        let bytes = from.export_slot(1);
+        let mut into = KvMemory::new(layout(KvFormat::F16), 1).with_slots(3);
+        into.import_slot(2, &bytes).expect("same layout");
+        assert_eq!((into.slot(2), into.slot(1)), (from.slot(1), [0.0; 3].as_slice()));
+        assert!(into.import_slot(0, &bytes[1..]).is_err() && into.slots() == 3);
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
-    Activations, ExpertFacts, Facts, GgufTokenizer, Loaded, Model, Row, Scratch, TextFiles, Want, load,
-    load_beside, load_with,
+    Activations, CompressedFacts, ExpertFacts, Facts, GgufTokenizer, ImagePlan, Loaded, Local, Model, Pixels,
+    Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load, load_beside, load_with,
 };
 pub use weights::Mapped;
 
@@ -23,13 +23,19 @@ mod backend;
 pub mod check;
 mod cpu;
 mod experts;
+mod hyper;
 mod kv;
 mod op;
 mod reference;
+mod select;
+mod windowed;
 
 pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
+pub use hyper::{Mixes, Mixing, Recall};
 pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 pub use reference::ReferenceBackend;
+pub use select::{Select, Stage};
+pub use windowed::{Lists, WindowRow, Windowed};

@@ -241,6 +241,17 @@ impl Matrix {
         }
     }
 
+    /// Asks the system to read these rows of a mapped file, without waiting for them; of any other matrix there is nothing
+    /// to read. Rows that are not there are passed over.
+    pub(crate) fn prefetch(&self, rows: &[usize]) {
+        if let Store::Mapped(file) = &self.store {
+            let there = rows.iter().filter(|&&row| row < self.rows);
+            file.prefetch(
+                there.map(|row| self.start + row * self.stride..self.start + (row + 1) * self.stride),
+            );
+        }
+    }
+
     /// All values, widened.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.rows * self.cols];

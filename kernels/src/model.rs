@@ -3,6 +3,7 @@
 
 mod decoder;
 mod deepseek;
+mod deepseek_v41;
 mod gemma3;
 mod gpt_oss;
 mod latent;
@@ -17,10 +18,12 @@ mod route;
 mod scratch;
 mod source;
 mod text;
+mod vision;
 
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use text::{GgufTokenizer, TextFiles};
+pub use vision::{ImagePlan, Pixels, Vision};
 
 use crate::backend::Backend;
 use crate::error::Error;
@@ -30,6 +33,17 @@ use crate::kv::{KvFormat, KvLayout, KvMemory};
 pub trait Model: Send + Sync {
     /// What is known of the model without running it.
     fn facts(&self) -> &Facts;
+
+    /// How the model sees, where it has eyes.
+    fn vision(&self) -> Option<&dyn Vision> {
+        None
+    }
+
+    /// Layout of KV memory that fits the model, state slots included, with blocks of `block_size` tokens and numbers as
+    /// they are; any other format fits too.
+    fn kv_layout(&self, block_size: usize) -> KvLayout {
+        self.facts().kv_layout(block_size)
+    }
 
     /// Computes one step: the tokens of every row are embedded, their keys and values written to `kv`, and the logits
     /// that the rows want left in `scratch` ([`Scratch::logits`]), rows in order.
@@ -56,7 +70,7 @@ pub struct Facts {
     pub vocab: usize,
     /// Positions the model was made for: a sequence may have so many tokens.
     pub context: u32,
-    /// Layers; each keeps keys and values.
+    /// Layers; each keeps keys and values, unless they are compressed.
     pub layers: usize,
     /// Heads of keys and values per layer.
     pub kv_heads: usize,
@@ -80,6 +94,42 @@ pub struct Facts {
     pub eos: Vec<u32>,
     /// Token that starts every text, if the files name one.
     pub bos: Option<u32>,
+    /// What a sequence keeps beside its blocks; `None`: nothing.
+    pub state: Option<StateFacts>,
+    /// Token that stands for one row of an image in the ids; `None`: the model has no eyes.
+    pub image_token: Option<u32>,
+    /// What blocks and slots hold where keys and values are compressed and shared by layers; `None`: each layer keeps keys
+    /// and values of every token in blocks.
+    pub compressed: Option<CompressedFacts>,
+}
+
+/// What a model keeps whose layers share few sources of compressed keys. A source has one head; an entry's value is its
+/// key too (`value_dim` numbers), and its own key (`key_dim`) is what the indexer compares with.
+///
+/// Blocks take `(key_dim + value_dim) * (sources - paired / 2)` numbers a token, besides what rounding to whole vectors adds.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct CompressedFacts {
+    /// Sources of keys, in the order of their layers.
+    pub sources: usize,
+    /// So many of them, the first ones, keep an entry for each two tokens.
+    pub paired: usize,
+    /// Numbers of a state slot: a window for each layer, and what pairs are made of.
+    pub state: usize,
+}
+
+/// What a sequence keeps beside its blocks, in a state slot: windows of the newest tokens, remainders of compression.
+///
+/// A slot knows positions from [`Local::valid_from`] on, so a sequence that begins behind found blocks computes some
+/// tokens before their end once more (a *replay*): they fill the windows, and write no block.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct StateFacts {
+    /// Tokens a window holds, the newest included: the length of a bounded replay.
+    pub window: u32,
+    /// Replayed tokens after which everything is as if nothing had been found.
+    pub exact_replay: u32,
+    /// Where the layers behind the last source of keys need only the newest tokens of a prompt: how many of them
+    /// ([`Local::decoder_from`]).
+    pub decoder_keep: Option<u32>,
 }
 
 /// Experts of all layers, of which each token is computed by a few; all zero where a model has none.
@@ -100,12 +150,15 @@ impl Facts {
     /// format fits too.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32 }
+        let whole = CompressedFacts { sources: layers, paired: 0, state: 0 };
+        let CompressedFacts { sources: layers, paired, state } = self.compressed.unwrap_or(whole);
+        let format = KvFormat::F32;
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired }
     }
 }
 
 /// One sequence's share of a step.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Default)]
 pub struct Row<'a> {
     /// Its next tokens.
     pub tokens: &'a [u32],
@@ -115,12 +168,47 @@ pub struct Row<'a> {
     pub blocks: &'a [u32],
     /// For which tokens the logits are wanted.
     pub logits: Want<'a>,
+    /// What the sequence keeps beside its blocks; the default for models that keep nothing.
+    pub local: Local<'a>,
+    /// Embeddings that stand in for some of the tokens, ascending.
+    pub spans: &'a [Span<'a>],
+    /// Positions that heads turn by, one a token: time, row, column, as [`Vision::turns`] counts them; empty: the
+    /// tokens' own positions.
+    pub turns: &'a [[u32; 3]],
+}
+
+/// The part of a row that only models with a state look at.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Local<'a> {
+    /// Its state slot.
+    pub slot: u32,
+    /// Windows know positions from here on; what lies before is not seen in them.
+    pub valid_from: u32,
+    /// The blocks hold everything of the positions below this one; none of it is written again.
+    pub written: u32,
+    /// Up to three tokens before the first, in their order; fewer only at the start of the sequence.
+    pub before: &'a [u32],
+    /// Layers behind the last source of keys run on positions from here on only, and see none before in their windows;
+    /// `None`: on all. A row that gives logits ends behind it.
+    pub decoder_from: Option<u32>,
+}
+
+/// Embeddings of consecutive tokens of a row, in the place of those that the ids have: a piece of an image.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Span<'a> {
+    /// Its first token, relative to the row's.
+    pub first: u32,
+    /// `[tokens, width]`, as [`Vision::encode`] gives them.
+    pub embeddings: &'a [f32],
+    /// Values of a token: `hidden`, or more where an image also enters deeper layers.
+    pub width: usize,
 }
 
 /// Which tokens of a row give logits. Only these pass the last norm and the output matrix.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Want<'a> {
     /// None: a chunk inside a prompt.
+    #[default]
     Nothing,
     /// The last one.
     Last,

@@ -19,6 +19,11 @@ pub enum Activation {
         /// Bound of both sides.
         limit: f32,
     },
+    /// `g / (1 + exp(-g)) * u` of the gate `g`, at most `limit`, and of what it gates, `u`, between `-limit` and `limit`.
+    ClampedSilu {
+        /// Bound of both sides.
+        limit: f32,
+    },
 }
 
 /// Which two values of a head turn together.
@@ -165,6 +170,27 @@ pub(crate) fn check_rope(x: &[f32], heads: usize, positions: &[u32], table: &Rop
     if let Some(position) = positions.iter().find(|&&position| position as usize >= table.positions()) {
         panic!("rope: position {position}, the table covers {}", table.positions());
     }
+    head_dim
+}
+
+/// Cosines, then sines, of `positions`, to turn heads by: each angle is the product of position and frequency, rounded to
+/// f32. `[positions, 2, frequencies]` in `turns`.
+pub(crate) fn turns_of(positions: impl Iterator<Item = u32>, frequencies: &[f32], turns: &mut Vec<f32>) {
+    turns.clear();
+    for position in positions {
+        let angles = frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
+        turns.extend(angles.clone().map(|angle| angle.cos() as f32));
+        turns.extend(angles.map(|angle| angle.sin() as f32));
+    }
+}
+
+/// Checks the arguments of `turn` and gives the size of a head.
+pub(crate) fn check_turn(x: &[f32], (tokens, heads): (usize, usize), turns: &[f32]) -> usize {
+    let head_dim = x.len().checked_div(tokens * heads).unwrap_or(0);
+    let rotated = turns.len().checked_div(tokens).unwrap_or(0);
+    assert_eq!(x.len(), tokens * heads * head_dim, "turn: x, for {tokens} tokens, {heads} heads");
+    assert_eq!(turns.len(), tokens * rotated, "turn: angles of {tokens} tokens");
+    assert!(rotated <= head_dim && rotated.is_multiple_of(2), "turn: {rotated} values of {head_dim}");
     head_dim
 }
 

@@ -111,6 +111,11 @@ pub(crate) fn norm_rows(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
+/// The factor of the norm of a row.
+pub(crate) fn norm_factor(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
 /// Turns one head by the cosines and sines of its position.
 pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
     let pairs = turn.len() / 2;
@@ -122,6 +127,21 @@ pub(crate) fn turn_head(head: &mut [f32], turn: &[f32], pairing: Pairing) {
         let (x, y, cos, sin) = (head[a], head[b], turn[i], turn[pairs + i]);
         head[a] = x * cos - y * sin;
         head[b] = y * cos + x * sin;
+    }
+}
+
+/// Turns the last values of the heads of one token, neighbours together, by its cosines and sines; `back`: the other way.
+#[inline(always)]
+pub(crate) fn turn_ends(x: &mut [f32], head_dim: usize, turn: &[f32], back: bool) {
+    let (cos, sin) = turn.split_at(turn.len() / 2);
+    let sign = if back { -1.0 } else { 1.0 };
+    for head in x.chunks_exact_mut(head_dim) {
+        let end = head[head_dim - turn.len()..].chunks_exact_mut(2);
+        for ((pair, cos), sin) in end.zip(cos).zip(sin) {
+            let (x, y, sin) = (pair[0], pair[1], sin * sign);
+            pair[0] = x * cos - y * sin;
+            pair[1] = y * cos + x * sin;
+        }
     }
 }
 
@@ -139,6 +159,10 @@ pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
                 // What is no number stays so.
                 let x = if x > limit { limit } else { x };
                 x / (1.0 + (-slope * x).exp()) * (up.clamp(-limit, limit) + 1.0)
+            }
+            Activation::ClampedSilu { limit } => {
+                let x = if x > limit { limit } else { x };
+                x / (1.0 + (-x).exp()) * up.clamp(-limit, limit)
             }
         };
     }

@@ -10,12 +10,13 @@ pub(crate) mod repack;
 pub(crate) mod safetensors;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use map::Mapped;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, half_power};
 use crate::error::Error;
 use crate::matrix::{Matrix, packed_size};
 use crate::packed::arena::Arena;
@@ -36,8 +37,8 @@ pub(crate) struct Weights {
     bytes: u64,
     /// Where matrices are packed to; none: they stay as they are stored.
     packing: Option<Arena>,
-    /// Threads that pack and repack.
-    threads: usize,
+    /// Threads that pack and repack: one, unless a loader says otherwise.
+    pub threads: usize,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -53,16 +54,10 @@ pub(crate) struct Stored {
 }
 
 impl Weights {
-    /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say. What must be repacked is repacked
-    /// with so many threads.
-    pub fn new(
-        path: &Path,
-        tensors: BTreeMap<String, Stored>,
-        fp8_block: Option<(usize, usize)>,
-        threads: usize,
-    ) -> Weights {
+    /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
+    pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
         let path = path.to_owned();
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads }
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads: 1 }
     }
 
     /// From here on matrices whose format allows it are packed.
@@ -74,6 +69,9 @@ impl Weights {
                 // In two tensors, of which the blocks say it all.
                 (Err(_), [rows @ .., blocks, repack::NIBBLES]) if name.ends_with("_blocks") => {
                     (DType::MXFP4, blocks.checked_mul(DType::MXFP4.block_len())?, rows)
+                }
+                (Err(found), [rows @ .., pairs]) if is_pairs(found) => {
+                    (DType::MXFP4, pairs.checked_mul(2)?, rows)
                 }
                 _ => return None,
             };
@@ -113,11 +111,19 @@ impl Weights {
         }
     }
 
-    /// Takes a matrix as it is stored; with it the factors of FP8, which are in a tensor of their own.
+    /// Takes a matrix as it is stored; with it the factors of FP8 and the exponents of 4-bit floating point, which are in a
+    /// tensor of their own.
     ///
     /// # Errors
     /// As [`Weights::matrix`].
     pub fn stored(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, Error> {
+        if self
+            .tensors
+            .get(name)
+            .is_some_and(|stored| stored.dtype.as_ref().is_err_and(|found| is_pairs(found)))
+        {
+            return self.fp4(name, rows, cols);
+        }
         let matrix = self.take(name, &[rows, cols])?;
         if matrix.dtype != DType::F8E4M3 {
             return Ok(matrix);
@@ -131,7 +137,56 @@ impl Weights {
             });
         };
         let grid = [rows.div_ceil(block.0), cols.div_ceil(block.1)];
-        matrix.scaled(self.take(&format!("{name}_scale_inv"), &grid)?.to_f32(), block)
+        matrix.scaled(self.factors(name, &grid)?, block)
+    }
+
+    /// Takes the factors of an FP8 matrix: numbers, or exponents of powers of two.
+    fn factors(&mut self, name: &str, grid: &[usize; 2]) -> Result<Vec<f32>, Error> {
+        let beside = self.beside(name);
+        match self.tensors.get(&beside).map(|stored| &stored.dtype) {
+            Some(Err(_)) => {
+                let exponents = self.raw(&beside, grid, EXPONENTS)?;
+                self.bytes += exponents.len as u64;
+                Ok(exponents.bytes().iter().map(|&exponent| power(exponent)).collect())
+            }
+            _ => Ok(self.take(&beside, grid)?.to_f32()),
+        }
+    }
+
+    /// Name of the tensor that has the factors of another: `x.weight` has them in `x.scale` or in `x.weight_scale_inv`.
+    fn beside(&self, name: &str) -> String {
+        let short = name.strip_suffix("weight").map(|start| format!("{start}scale"));
+        short.filter(|short| self.has(short)).unwrap_or_else(|| format!("{name}_scale_inv"))
+    }
+
+    /// Takes a matrix of 4-bit floating point, two values in a byte, the first one in the low half; the exponents of each 32
+    /// values are in a tensor beside it.
+    fn fp4(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, Error> {
+        let per_row = cols / DType::MXFP4.block_len();
+        self.whole_blocks(name, cols)?;
+        let pairs = self.raw(name, &[rows, cols / 2], PAIRS)?;
+        let exponents = self.raw(&self.beside(name), &[rows, per_row], EXPONENTS)?;
+        Ok(self.repacked((pairs, exponents), (rows, cols), |row| row))
+    }
+
+    /// Takes a table whose rows are looked up, as it is stored: its values, and the exponents of powers of two that runs of
+    /// a row share, where it has some. Neither is read.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Option<Raw>), Error> {
+        let values = self.take(name, &[rows, cols])?;
+        if values.dtype != DType::F8E4M3 {
+            return Ok((values, None));
+        }
+        let beside = self.beside(name);
+        let runs = match self.shape(&beside) {
+            Some(&[_, runs]) if runs > 0 && cols.is_multiple_of(runs) => runs,
+            _ => cols.div_ceil(DType::MXFP4.block_len()),
+        };
+        let exponents = self.raw(&beside, &[rows, runs], EXPONENTS)?;
+        self.bytes += exponents.len as u64;
+        Ok((values, Some(exponents)))
     }
 
     /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.
@@ -163,33 +218,41 @@ impl Weights {
         [count, rows, cols]: [usize; 3],
         halves: bool,
     ) -> Result<Vec<Matrix>, Error> {
-        let dtype = DType::MXFP4;
-        if !cols.is_multiple_of(dtype.block_len()) {
-            let found = format!("for rows of {cols} values");
-            let needed = "whole blocks of 32".to_owned();
-            return Err(Error::Tensor { path: self.path.clone(), name: name.to_owned(), found, needed });
-        }
-        let per_row = cols / dtype.block_len();
-        let blocks = self.raw(&format!("{name}_blocks"), &[count, rows, per_row, repack::NIBBLES])?;
-        let exponents = self.raw(&format!("{name}_scales"), &[count, rows, per_row])?;
-        let fp4 = repack::Fp4 { blocks: blocks.bytes(), exponents: exponents.bytes() };
-        self.parameters += 2 * fp4.blocks.len() as u64;
-        self.bytes += (fp4.blocks.len() + fp4.exponents.len()) as u64;
-        let row_bytes = per_row * dtype.block_bytes();
-        let all = Matrix::filled(dtype, (count * rows, cols), |bytes| {
-            fill_parts(bytes, (row_bytes, count * rows), self.threads, &|r, bytes| {
-                let (matrix, r) = (r / rows, r % rows);
-                let first = rows.div_ceil(2);
-                let from = match (halves, r < first) {
-                    (false, _) => r,
-                    (true, true) => 2 * r,
-                    (true, false) => 2 * (r - first) + 1,
-                };
-                repack::mxfp4(fp4, matrix * rows + from, per_row, bytes);
+        self.whole_blocks(name, cols)?;
+        let per_row = cols / DType::MXFP4.block_len();
+        let shape = [count, rows, per_row, repack::NIBBLES];
+        let nibbles = self.raw(&format!("{name}_blocks"), &shape, &["U8"])?;
+        let exponents = self.raw(&format!("{name}_scales"), &shape[..3], &["U8"])?;
+        let first = rows.div_ceil(2);
+        let all = self.repacked((nibbles, exponents), (count * rows, cols), |row| {
+            let (start, r) = (row - row % rows, row % rows);
+            match (halves, r < first) {
+                (false, _) => row,
+                (true, true) => start + 2 * r,
+                (true, false) => start + 2 * (r - first) + 1,
+            }
+        });
+        Ok((0..count).map(|index| all.part(index * rows, rows)).collect())
+    }
+
+    /// A matrix of 4-bit floating point in two tensors, of whose rows row `r` is `from(r)` there.
+    fn repacked(
+        &mut self,
+        (nibbles, exponents): (Raw, Raw),
+        (rows, cols): (usize, usize),
+        from: impl Fn(usize) -> usize + Sync,
+    ) -> Matrix {
+        let fp4 = repack::Fp4 { nibbles: nibbles.bytes(), exponents: exponents.bytes() };
+        self.parameters += (rows * cols) as u64;
+        self.bytes += (nibbles.len + exponents.len) as u64;
+        let (dtype, per_row) = (DType::MXFP4, cols / DType::MXFP4.block_len());
+        let matrix = Matrix::filled(dtype, (rows, cols), |bytes| {
+            fill_parts(bytes, (per_row * dtype.block_bytes(), rows), self.threads, &|r, bytes| {
+                repack::mxfp4(fp4, from(r), per_row, bytes);
             });
         });
-        blocks.forget();
-        Ok((0..count).map(|index| all.part(index * rows, rows)).collect())
+        nibbles.forget();
+        matrix
     }
 
     /// Takes a vector and widens it.
@@ -236,14 +299,24 @@ impl Weights {
         Ok(matrix)
     }
 
-    /// Takes a tensor of bytes of exactly this shape.
-    fn raw(&mut self, name: &str, shape: &[usize]) -> Result<Raw, Error> {
+    /// Refuses rows of 4-bit floating point that are not whole blocks.
+    fn whole_blocks(&self, name: &str, cols: usize) -> Result<(), Error> {
+        if cols.is_multiple_of(DType::MXFP4.block_len()) {
+            return Ok(());
+        }
+        let found = format!("for rows of {cols} values");
+        let needed = "whole blocks of 32".to_owned();
+        Err(Error::Tensor { path: self.path.clone(), name: name.to_owned(), found, needed })
+    }
+
+    /// Takes a tensor of bytes of exactly this shape, by one of these names of their format.
+    fn raw(&mut self, name: &str, shape: &[usize], known: &[&str]) -> Result<Raw, Error> {
         let stored = self.find(name, shape)?;
         let len = shape.iter().product();
         let inside = stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
         match &stored.dtype {
-            Err(found) if found == "U8" && inside => Ok(Raw { stored, len }),
-            _ => Err(refused(name, &stored, "U8".to_owned())),
+            Err(found) if known.contains(&found.as_str()) && inside => Ok(Raw { stored, len }),
+            _ => Err(refused(name, &stored, known.join(" or "))),
         }
     }
 
@@ -260,16 +333,37 @@ impl Weights {
     }
 }
 
-/// A tensor of bytes.
-struct Raw {
+/// What files call bytes that hold two values of 4-bit floating point.
+const PAIRS: &[&str] = &["I8", "F4"];
+/// What files call bytes that are exponents.
+const EXPONENTS: &[&str] = &["F8_E8M0", "U8"];
+
+/// Whether a format that is not read as numbers is one of pairs.
+fn is_pairs(found: &str) -> bool {
+    PAIRS.contains(&found)
+}
+
+/// The power of two that an exponent of bias 127 stands for; the largest stands for no number.
+pub(crate) fn power(exponent: u8) -> f32 {
+    if exponent == u8::MAX { f32::NAN } else { 2.0 * half_power(exponent) }
+}
+
+/// A tensor of bytes, where it lies in its file.
+pub(crate) struct Raw {
     stored: Stored,
     len: usize,
 }
 
 impl Raw {
     /// The bytes.
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.stored.file.bytes()[self.stored.start..][..self.len]
+    }
+
+    /// Asks the system to read these ranges of the bytes.
+    pub fn prefetch(&self, ranges: impl Iterator<Item = Range<usize>>) {
+        let start = self.stored.start;
+        self.stored.file.prefetch(ranges.map(|range| start + range.start..start + range.end));
     }
 
     /// Gives their memory back: they were copied.

@@ -112,6 +112,8 @@ fn results(backend: &mut CpuBackend) -> Vec<Vec<f32>> {
         value_dim: 64,
         block_size: 16,
         format: KvFormat::F32,
+        state: 0,
+        paired: 0,
     };
     let (kv, tables) = sample.kv(layout, 2, 300);
     let rows = [

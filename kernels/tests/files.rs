@@ -97,7 +97,7 @@ fn try_load(path: &Path) -> Result<(), Error> {
     let result = load(path).map(|loaded| {
         let facts = loaded.model.facts();
         let mut kv = KvMemory::new(facts.kv_layout(4), 1);
-        let row = Row { tokens: &[0, 0], start: 0, blocks: &[0], logits: Want::All };
+        let row = Row { tokens: &[0, 0], start: 0, blocks: &[0], logits: Want::All, ..Row::default() };
         let mut scratch = Scratch::new();
         loaded.model.forward(&[row], &mut kv, &mut scratch, &mut ReferenceBackend).unwrap();
     });

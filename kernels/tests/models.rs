@@ -250,7 +250,7 @@ fn facts_come_from_the_files() {
 #[test]
 fn a_step_that_does_not_fit_is_refused_before_anything_is_written() {
     let loaded = load_tiny("tiny-llama");
-    let good = Row { tokens: &[1, 2], start: 0, blocks: &[0], logits: Want::Last };
+    let good = Row { tokens: &[1, 2], start: 0, blocks: &[0], logits: Want::Last, ..Row::default() };
     let cases = [
         (Row { tokens: &[640], ..good }, "holds token 640, the vocabulary has 640"),
         (Row { start: 4095, ..good }, "ends at position 4097, the model was made for 4096"),
@@ -299,7 +299,13 @@ fn gemma3_270m_gives_the_stored_logits() {
 fn prompt_of_chat(runner: &mut Runner<'_>, sequence: &mut Sequence, chat: &serde_json::Value) -> f32 {
     let top20 = chat["top20"].as_array().unwrap();
     let places: Vec<u32> = top20.iter().map(|top| top["pos"].as_u64().unwrap() as u32).collect();
-    let row = Row { tokens: &sequence.tokens, start: 0, blocks: &sequence.blocks, logits: Want::At(&places) };
+    let row = Row {
+        tokens: &sequence.tokens,
+        start: 0,
+        blocks: &sequence.blocks,
+        logits: Want::At(&places),
+        ..Row::default()
+    };
     runner.model.forward(&[row], &mut runner.kv, &mut runner.scratch, &mut *runner.backend).unwrap();
     sequence.done = sequence.tokens.len();
     let mut worst = 0_f32;

@@ -28,7 +28,7 @@ fn runs(path: &Path) -> bool {
         return false;
     }
     let mut kv = KvMemory::new(layout, 1);
-    let row = Row { tokens: &[0, 0], start: 0, blocks: &[0], logits: Want::All };
+    let row = Row { tokens: &[0, 0], start: 0, blocks: &[0], logits: Want::All, ..Row::default() };
     let mut backend = CpuBackend::new(1, &[]);
     loaded.model.forward(&[row], &mut kv, &mut Scratch::new(), &mut backend).is_ok()
 }

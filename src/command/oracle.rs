@@ -73,11 +73,7 @@ fn source(args: &OracleArgs, model: &Path) -> Result<Source, Refused> {
     let name = model.display().to_string();
     let mut source = match (&args.topology, args.split) {
         (Some(file), _) => source::check(file)?.built()?.with_model(&name),
-        (None, false) => source::laptop(&name)?,
-        (None, true) => source::from_text(
-            &format!("{}joined = false\n", millstream_topology::laptop(&name)),
-            "split.toml",
-        )?,
+        (None, split) => source::one_model(&name, split)?,
     };
     if let Some(chunk) = args.chunk {
         cut(&mut source.plan, chunk);

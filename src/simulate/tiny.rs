@@ -4,9 +4,6 @@
 use anyhow::Context as _;
 use millstream_actors::assemble::Resources;
 
-/// What a topology file says that names no model of its own.
-pub(crate) const BUILTIN: &str = "builtin";
-
 macro_rules! file {
     ($name:literal) => {
         ($name, include_bytes!(concat!("../../kernels/tests/oracle/tiny-llama/", $name)).as_slice())

@@ -142,6 +142,7 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     line("model".to_owned(), Scalar::Text(plan.model.clone()).to_string());
     line("activations".to_owned(), Scalar::Text(plan.activations.to_string()).to_string());
     line("kv".to_owned(), Scalar::Text(plan.kv.to_string()).to_string());
+    line("decoder_truncation".to_owned(), plan.decoder_truncation.to_string());
     for host in &plan.hosts {
         line(format!("hosts.{}.devices", host.name), host.devices.to_string());
         for (key, value) in [("address", &host.address), ("supernode", &host.supernode)] {
@@ -167,14 +168,12 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     for (key, value) in limits(&plan.limits) {
         line(format!("limits.{key}"), value.to_string());
     }
-    if let Some(cache) = &plan.cache {
-        line("cache.replay".to_owned(), cache.replay.clone());
-        for (i, tier) in cache.tiers.iter().enumerate() {
-            line(format!("cache.tiers.{i}"), tier_line(tier));
-        }
-        for (class, time) in &cache.retention {
-            line(format!("cache.retention.{class}"), Scalar::Time(*time).to_string());
-        }
+    line("cache.replay".to_owned(), Scalar::Text(plan.cache.replay.to_string()).to_string());
+    for (i, tier) in plan.cache.tiers.iter().enumerate() {
+        line(format!("cache.tiers.{i}"), tier_line(tier));
+    }
+    for (class, time) in &plan.cache.retention {
+        line(format!("cache.retention.{class}"), Scalar::Time(*time).to_string());
     }
     lines
 }

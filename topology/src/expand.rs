@@ -21,16 +21,15 @@ use crate::units;
 pub fn expand(plan: &Plan) -> String {
     let (name, model) = (quoted(&plan.name), quoted(&plan.model));
     let mut out = format!("name = {name}\nmodel = {model}\n");
-    line(&mut out, format_args!("activations = \"{}\"\nkv = \"{}\"\n\n[hosts]", plan.activations, plan.kv));
+    line(&mut out, format_args!("activations = \"{}\"\nkv = \"{}\"", plan.activations, plan.kv));
+    line(&mut out, format_args!("decoder_truncation = {}\n\n[hosts]", plan.decoder_truncation));
     for host in &plan.hosts {
         line(&mut out, format_args!("{} = {}", host.name, host_table(host)));
     }
     for actor in &plan.actors {
         write_actor(&mut out, actor);
     }
-    if let Some(cache) = &plan.cache {
-        write_cache(&mut out, cache);
-    }
+    write_cache(&mut out, &plan.cache);
     for wire in &plan.wires {
         line(&mut out, format_args!("\n[[wires]]\nfrom = \"{}\"\nto = \"{}\"", wire.from, wire.to));
         line(
@@ -78,7 +77,7 @@ fn write_actor(out: &mut String, actor: &ActorPlan) {
 }
 
 fn write_cache(out: &mut String, cache: &Cache) {
-    line(out, format_args!("\n[cache]\nreplay = {}", quoted(&cache.replay)));
+    line(out, format_args!("\n[cache]\nreplay = \"{}\"", cache.replay));
     for tier in &cache.tiers {
         line(out, format_args!("\n[[cache.tiers]]"));
         let size = tier.size.map(|size| Scalar::Bytes(size).to_string());

@@ -85,6 +85,8 @@ const fn count(name: &'static str, most: u64, preset: u64, doc: &'static str) ->
     key(name, Kind::Count { least: 1, most }, Preset::Count(preset), doc)
 }
 
+/// Why tiers and retention are refused.
+const NO_STORE: &str = "blocks stay in the memory of their group for now";
 /// A hundred days, in milliseconds: the longest a lease, a deadline or a step may last.
 const TIME_MAX: u64 = 100 * 86_400_000;
 /// A pebibyte.
@@ -124,6 +126,12 @@ pub(crate) static ROOT: &[Key] = &[
         "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter.",
     ),
     key(
+        "decoder_truncation",
+        Kind::Flag,
+        Preset::Flag(false),
+        "Layers behind the last source of keys see only the newest tokens of a prompt, in models made for that.",
+    ),
+    key(
         "hosts",
         Kind::Named(HOST),
         Preset::None,
@@ -135,12 +143,7 @@ pub(crate) static ROOT: &[Key] = &[
         Preset::Required,
         "A table per actor; its role defaults to the table's name.",
     ),
-    later(
-        "cache",
-        Kind::Table(CACHE),
-        "The prefix store.",
-        "blocks stay in the memory of their group for now",
-    ),
+    key("cache", Kind::Table(CACHE), Preset::None, "What becomes of known beginnings."),
     key("wires", Kind::Tables(WIRE), Preset::None, "Wires where the standard ones are not wanted."),
     key("limits", Kind::Table(LIMITS), Preset::None, "How often a unit may restart."),
 ];
@@ -287,16 +290,16 @@ pub(crate) static SPECULATE: &[Key] = &[
     ),
 ];
 
-/// The prefix store.
+/// Known beginnings, and the prefix store.
 pub(crate) static CACHE: &[Key] = &[
     key(
         "replay",
         Kind::Replay,
-        Preset::Text("bounded"),
-        "`bounded`, `exact`, or a length between as in `4 windows`.",
+        Preset::Text("exact"),
+        "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
     ),
-    key("tiers", Kind::Tables(TIER), Preset::None, "Tiers from the fastest to the one that lasts."),
-    key("retention", Kind::Times, Preset::None, "How long each class is kept; `default` for the rest."),
+    later("tiers", Kind::Tables(TIER), "Tiers from the fastest to the one that lasts.", NO_STORE),
+    later("retention", Kind::Times, "How long each class is kept; `default` for the rest.", NO_STORE),
 ];
 
 /// One tier: exactly one of the first four keys names it.

@@ -23,6 +23,7 @@ mod lanes;
 mod place;
 mod plan;
 mod read;
+mod replay;
 mod resolve;
 mod scalar;
 mod schema;
@@ -41,6 +42,7 @@ pub use plan::{
     KvFormat, Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar, Settings, Tier,
     TokenizerSettings, Wire,
 };
+pub use replay::{NoReplay, Replay};
 pub use resolve::{HostFacts, check, laptop, resolve};
 pub use schema::schema;
 pub use spec::{FILE_LEN_MAX, Spec, parse};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ActorName, HostName, PlanId, PortName};
+use crate::replay::Replay;
 use crate::units;
 
 /// The resolved topology. Made by [`crate::resolve`] or [`crate::check`], never changed afterwards.
@@ -24,6 +25,8 @@ pub struct Plan {
     pub activations: Activations,
     /// How keys and values are stored.
     pub kv: KvFormat,
+    /// Whether the layers behind the last source of keys see only the newest tokens of a prompt, in models made for that.
+    pub decoder_truncation: bool,
     /// Every host, patterns written out, in natural order (`p2` before `p10`).
     pub hosts: Vec<Host>,
     /// Every actor, implied ones too: by role in the order of a request's road, then by name.
@@ -32,8 +35,8 @@ pub struct Plan {
     pub wires: Vec<Wire>,
     /// Restart budgets.
     pub limits: Limits,
-    /// The prefix store's tiers and retention, where the file speaks of them.
-    pub cache: Option<Cache>,
+    /// What becomes of known beginnings.
+    pub cache: Cache,
     /// What the file asks for and is checked, but not built yet.
     pub notes: Vec<Note>,
 }
@@ -416,11 +419,11 @@ pub struct Limits {
     pub restarts_within: Duration,
 }
 
-/// The prefix store as the file describes it. Not built yet.
+/// What becomes of known beginnings. Tiers and retention, the prefix store, are not built yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// `bounded`, `exact`, or a number of windows.
-    pub replay: String,
+    /// How many found tokens are computed once more, in models that keep a state beside their blocks.
+    pub replay: Replay,
     /// From the fastest to the one that lasts.
     pub tiers: Vec<Tier>,
     /// How long a class is kept.

@@ -118,10 +118,11 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
         model: spec.root.text("model").unwrap_or_default(),
         activations: activations(&spec.root),
         kv: kv(&spec.root),
+        decoder_truncation: spec.root.flag("decoder_truncation").unwrap_or(false),
         actors: draft.actors.iter().map(|actor| actor_plan(actor, &draft)).collect(),
         wires,
         limits: limits(&spec.root),
-        cache: spec.root.section("cache").map(cache),
+        cache: cache(&spec.root),
         notes: notes(later, findings),
         hosts: draft.hosts.list,
     };
@@ -307,7 +308,9 @@ fn limits(root: &Section) -> Limits {
     Limits { restarts: section.count32("restarts"), restarts_within: section.time("restarts_within") }
 }
 
-fn cache(section: &Section) -> Cache {
+fn cache(root: &Section) -> Cache {
+    let empty = Section::new(keys::CACHE, 0..0);
+    let section = root.section("cache").unwrap_or(&empty);
     let tier = |tier: &Section| {
         let (kind, _) = tier.entries().next()?;
         let size = if matches!(kind.name, "device" | "host") { kind.name } else { "size" };
@@ -315,7 +318,8 @@ fn cache(section: &Section) -> Cache {
         Some(Tier { kind: kind.name.to_owned(), place: tier.text(kind.name), size })
     };
     let tiers = section.sections("tiers").iter().filter_map(tier).collect();
-    Cache { replay: section.text("replay").unwrap_or_default(), tiers, retention: section.times("retention") }
+    let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
+    Cache { replay, tiers, retention: section.times("retention") }
 }
 
 /// What resolving finds to be asked for and not built yet.

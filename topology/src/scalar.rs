@@ -14,6 +14,7 @@ use toml::de::DeValue;
 use crate::error::Findings;
 use crate::keys::{Key, Kind};
 use crate::plan::Scalar;
+use crate::replay::{NoReplay, Replay};
 use crate::section::Value;
 use crate::suggest::{self, quote};
 use crate::units::{SIZE_UNITS, TIME_UNITS};
@@ -204,11 +205,9 @@ fn choice(key: &Key, said: &str, words: &'static [&'static str]) -> Read<String>
 }
 
 fn replay(said: &str) -> Read<String> {
-    let windows = said.strip_suffix(" windows").map(str::parse::<u32>);
-    match (said, windows) {
-        ("bounded" | "exact", _) => Ok(said.to_owned()),
-        (_, Some(Ok(windows @ 1..=1_000_000))) => Ok(format!("{windows} windows")),
-        _ => {
+    match said.parse::<Replay>() {
+        Ok(replay) => Ok(replay.to_string()),
+        Err(NoReplay) => {
             let message = format!("unknown replay {}", quote(said));
             refused(message, suggest::help(said, "forms", ["bounded", "exact", "4 windows"]))
         }

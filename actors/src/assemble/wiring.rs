@@ -203,10 +203,10 @@ impl Wiring<'_> {
             }
             Driver::Sim(cost) => (1, cost),
         };
-        let blocks = group.blocks;
+        let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
         self.graph.actor(seat, move || {
             let backend = Box::new(CpuBackend::new(threads, &[]));
-            let device = Device { model: Arc::clone(&model), backend, layout, blocks };
+            let device = Device { model: Arc::clone(&model), backend, layout, blocks, slots };
             Rank::new(device, done.clone(), cost)
         });
     }
@@ -222,6 +222,7 @@ impl Wiring<'_> {
             end_tokens: self.resources.end_tokens(),
             answers: !plan.prefill,
             reuse: self.chain(&plan),
+            state: plan.state,
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }

@@ -1,4 +1,4 @@
-//! Leases: the right of a decode group to read the blocks of a computed prompt until a deadline. A lease ends by
+//! Leases: the right of a decode group to read the blocks and the state of a computed prompt until a deadline. A lease ends by
 //! acknowledgement, cancel, expiry or the loss of its reader, and then its blocks go back to the pool; a late message
 //! about it meets [`Stale`].
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use millstream_runtime::Time;
 
-use super::{BlockId, Owner, Pool};
+use super::{BlockId, Owner, Pool, SlotId};
 use crate::message::SequenceId;
 
 /// Names a lease. The fence is the time of the grant, so that a group that was built again, and counts from 0 again,
@@ -30,6 +30,8 @@ pub struct Lease {
     pub sequence: SequenceId,
     /// The blocks, in the order of the sequence.
     pub blocks: Vec<BlockId>,
+    /// The state beside them, where the model keeps one.
+    pub slot: Option<SlotId>,
     /// Which decode group may read, by number.
     pub reader: usize,
     /// When the right ends. While no reader has been found it is the request's deadline.
@@ -48,13 +50,17 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Takes over `blocks` of `sequence` from the pool's ledger and makes a lease of them.
+    /// Takes over blocks and slot of a sequence from the pool's ledger and makes a lease of them.
     pub fn grant(&mut self, pool: &mut Pool, now: Time, lease: NewLease) -> LeaseId {
         let id = LeaseId { number: self.next, fence: now.as_nanos() };
         self.next += 1;
-        pool.transfer(&lease.blocks, Owner::Sequence(lease.sequence), Owner::Lease(id.number));
-        let NewLease { sequence, blocks, reader, until } = lease;
-        let lease = Lease { sequence, blocks, reader, until, reading: 0, ended: false };
+        let (from, to) = (Owner::Sequence(lease.sequence), Owner::Lease(id.number));
+        pool.transfer(&lease.blocks, from, to);
+        if let Some(slot) = lease.slot {
+            pool.state.transfer(slot, from, to);
+        }
+        let NewLease { sequence, blocks, slot, reader, until } = lease;
+        let lease = Lease { sequence, blocks, slot, reader, until, reading: 0, ended: false };
         self.active.insert(id.number, (id.fence, lease));
         id
     }
@@ -114,6 +120,9 @@ impl Leases {
         let over = self.active.get(&number).is_some_and(|(_, lease)| lease.ended && lease.reading == 0);
         if over && let Some((_, lease)) = self.active.remove(&number) {
             pool.give_back(lease.blocks, Owner::Lease(number));
+            if let Some(slot) = lease.slot {
+                pool.state.give_back(slot, Owner::Lease(number));
+            }
         }
     }
 }
@@ -124,6 +133,8 @@ pub struct NewLease {
     pub sequence: SequenceId,
     /// In the order of the sequence.
     pub blocks: Vec<BlockId>,
+    /// The state beside them.
+    pub slot: Option<SlotId>,
     /// Which decode group may read, by number.
     pub reader: usize,
     /// When the right ends.
@@ -138,19 +149,20 @@ mod tests {
     fn granted(pool: &mut Pool, leases: &mut Leases, now: Time) -> LeaseId {
         let sequence = SequenceId { request: RequestId(1), attempt: 0 };
         let blocks = pool.take(2, Owner::Sequence(sequence)).unwrap();
-        leases.grant(pool, now, NewLease { sequence, blocks, reader: 0, until: Time::from_nanos(90) })
+        let slot = pool.state.take(Owner::Sequence(sequence));
+        leases.grant(pool, now, NewLease { sequence, blocks, slot, reader: 0, until: Time::from_nanos(90) })
     }
 
     #[test]
-    fn blocks_wait_for_the_read_in_flight() {
-        let (mut pool, mut leases) = (Pool::new(4), Leases::default());
+    fn blocks_and_state_wait_for_the_read_in_flight() {
+        let (mut pool, mut leases) = (Pool::new(4).with_slots(1), Leases::default());
         let id = granted(&mut pool, &mut leases, Time::from_nanos(5));
         leases.get_mut(id).unwrap().reading += 1;
         assert!(leases.end(&mut pool, id).is_ok());
-        assert_eq!((pool.used(), leases.len()), (2, 1));
+        assert_eq!((pool.used(), pool.state.used(), leases.len()), (2, 1, 1));
         assert_eq!(leases.end(&mut pool, id), Err(Stale));
         leases.read_done(&mut pool, id);
-        assert_eq!((pool.used(), leases.len()), (0, 0));
+        assert_eq!((pool.used(), pool.state.used(), leases.len()), (0, 0, 0));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::hash::BlockHash;
 use super::idle::Idle;
+use super::slots::Slots;
 use crate::message::SequenceId;
 
 /// Number of a block in its rank's KV memory.
@@ -29,16 +30,16 @@ pub enum Owner {
 
 /// What is known of one block.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct Mark {
     users: u32,
     /// Set while it is sealed.
     hash: Option<BlockHash>,
 }
 
-/// All blocks of one rank.
+/// All blocks of one rank, and its state slots.
 #[derive(Debug)]
 pub struct Pool {
-    slots: Vec<Slot>,
+    marks: Vec<Mark>,
     /// Who uses which block.
     rights: BTreeSet<(BlockId, Owner)>,
     free: Vec<BlockId>,
@@ -46,6 +47,8 @@ pub struct Pool {
     index: BTreeMap<BlockHash, BlockId>,
     idle: Idle,
     evictions: u64,
+    /// What sequences keep beside their blocks.
+    pub state: Slots,
 }
 
 impl Pool {
@@ -53,18 +56,24 @@ impl Pool {
     pub fn new(blocks: usize) -> Self {
         let last = u32::try_from(blocks).expect("the plan bounds the number of blocks");
         Self {
-            slots: vec![Slot::default(); blocks],
+            marks: vec![Mark::default(); blocks],
             rights: BTreeSet::new(),
             free: (0..last).rev().map(BlockId).collect(),
             index: BTreeMap::new(),
             idle: Idle::new(blocks),
             evictions: 0,
+            state: Slots::default(),
         }
+    }
+
+    /// The same, with `slots` free state slots.
+    pub fn with_slots(self, slots: usize) -> Self {
+        Self { state: Slots::new(slots), ..self }
     }
 
     /// Blocks in all.
     pub fn total(&self) -> usize {
-        self.slots.len()
+        self.marks.len()
     }
 
     /// Blocks that hold nothing of worth.
@@ -99,7 +108,7 @@ impl Pool {
 
     /// How many of `blocks` are cached: using them leaves so many fewer to be had.
     pub fn cached_of(&self, blocks: &[BlockId]) -> usize {
-        blocks.iter().filter(|block| self.slots[block.0 as usize].users == 0).count()
+        blocks.iter().filter(|block| self.marks[block.0 as usize].users == 0).count()
     }
 
     /// `count` blocks to write, for `owner`, or none at all.
@@ -115,7 +124,7 @@ impl Pool {
     /// Sealed blocks to read, for `owner` too. Panics when one of them is not sealed, or is `owner`'s already.
     pub fn share(&mut self, blocks: &[BlockId], owner: Owner) {
         for &block in blocks {
-            assert!(self.slots[block.0 as usize].hash.is_some(), "block {} is not sealed", block.0);
+            assert!(self.marks[block.0 as usize].hash.is_some(), "block {} is not sealed", block.0);
             self.idle.reuse(block);
             self.enter(block, owner);
         }
@@ -124,9 +133,7 @@ impl Pool {
     /// `owner` has filled `block` and writes it no more. Returns the block that bears the name: where another does, that
     /// one is shared and `block` goes back. Panics when `owner` is not the only user, or the block is sealed already.
     pub fn seal(&mut self, block: BlockId, hash: BlockHash, owner: Owner) -> BlockId {
-        let slot = self.slots[block.0 as usize];
-        let writes = slot.users == 1 && slot.hash.is_none() && self.rights.contains(&(block, owner));
-        assert!(writes, "block {} is not {owner:?}'s to seal: {slot:?}", block.0);
+        self.expect_writes(&[block], owner);
         match self.find(&hash) {
             Some(twin) => {
                 self.give_back(vec![block], owner);
@@ -134,10 +141,19 @@ impl Pool {
                 twin
             }
             None => {
-                self.slots[block.0 as usize].hash = Some(hash);
+                self.marks[block.0 as usize].hash = Some(hash);
                 self.index.insert(hash, block);
                 block
             }
+        }
+    }
+
+    /// Panics unless `owner` may write each of `blocks`: it is the only user, and the block is not sealed.
+    pub fn expect_writes(&self, blocks: &[BlockId], owner: Owner) {
+        for &block in blocks {
+            let mark = self.marks[block.0 as usize];
+            let writes = mark.users == 1 && mark.hash.is_none() && self.rights.contains(&(block, owner));
+            assert!(writes, "block {} is not {owner:?}'s to write: {mark:?}", block.0);
         }
     }
 
@@ -146,8 +162,8 @@ impl Pool {
     pub fn give_back(&mut self, blocks: Vec<BlockId>, owner: Owner) {
         for block in blocks.into_iter().rev() {
             self.leave(block, owner);
-            let slot = self.slots[block.0 as usize];
-            match (slot.users, slot.hash) {
+            let mark = self.marks[block.0 as usize];
+            match (mark.users, mark.hash) {
                 (0, Some(_)) => self.idle.put(block),
                 (0, None) => self.free.push(block),
                 _ => {}
@@ -165,25 +181,26 @@ impl Pool {
 
     /// Panics when the ledger contradicts itself. Takes time in the number of blocks: for tests.
     pub fn audit(&self) {
-        let users: usize = self.slots.iter().map(|slot| slot.users as usize).sum();
+        self.state.audit();
+        let users: usize = self.marks.iter().map(|mark| mark.users as usize).sum();
         assert_eq!(users, self.rights.len(), "users are counted");
-        let used = self.slots.iter().filter(|slot| slot.users > 0).count();
+        let used = self.marks.iter().filter(|mark| mark.users > 0).count();
         assert_eq!(used, self.used(), "free, cached and used ones are all");
-        assert_eq!(self.slots.iter().filter(|slot| slot.hash.is_some()).count(), self.index.len());
+        assert_eq!(self.marks.iter().filter(|mark| mark.hash.is_some()).count(), self.index.len());
         for (&hash, block) in &self.index {
             assert_eq!(
-                self.slots[block.0 as usize].hash,
+                self.marks[block.0 as usize].hash,
                 Some(hash),
                 "block {} is found as {hash:?}",
                 block.0
             );
         }
-        for slot in &self.slots {
-            assert!(slot.users <= 1 || slot.hash.is_some(), "only sealed blocks are shared: {slot:?}");
+        for mark in &self.marks {
+            assert!(mark.users <= 1 || mark.hash.is_some(), "only sealed blocks are shared: {mark:?}");
         }
         for block in &self.free {
-            let slot = self.slots[block.0 as usize];
-            assert!(slot.users == 0 && slot.hash.is_none(), "block {} is free: {slot:?}", block.0);
+            let mark = self.marks[block.0 as usize];
+            assert!(mark.users == 0 && mark.hash.is_none(), "block {} is free: {mark:?}", block.0);
         }
     }
 
@@ -193,7 +210,7 @@ impl Pool {
             return Some(block);
         }
         let block = self.idle.give_up()?;
-        let hash = self.slots[block.0 as usize].hash.take().expect("only sealed blocks wait");
+        let hash = self.marks[block.0 as usize].hash.take().expect("only sealed blocks wait");
         self.index.remove(&hash);
         self.evictions += 1;
         Some(block)
@@ -202,13 +219,13 @@ impl Pool {
     fn enter(&mut self, block: BlockId, owner: Owner) {
         let news = self.rights.insert((block, owner));
         assert!(news, "block {} belongs to {owner:?} already", block.0);
-        self.slots[block.0 as usize].users += 1;
+        self.marks[block.0 as usize].users += 1;
     }
 
     fn leave(&mut self, block: BlockId, owner: Owner) {
         let held = self.rights.remove(&(block, owner));
         assert!(held, "block {} belongs to {:?}, not to {owner:?}", block.0, self.owners(block));
-        self.slots[block.0 as usize].users -= 1;
+        self.marks[block.0 as usize].users -= 1;
     }
 
     fn owners(&self, block: BlockId) -> Vec<Owner> {

@@ -24,7 +24,13 @@ impl Scheduler {
             self.choose(arrival, &mut choice);
         }
         for arrival in self.in_phase(Phase::Waiting) {
-            if choice.budget == 0 || !self.begin(arrival) {
+            if choice.budget == 0 {
+                break;
+            }
+            if self.gains_by_waiting(arrival, &choice.rows) {
+                continue;
+            }
+            if !self.begin(arrival) {
                 break;
             }
             self.choose(arrival, &mut choice);
@@ -42,11 +48,14 @@ impl Scheduler {
         if self.sequences[&arrival].phase != Phase::Running {
             return; // preempted while an older one was served
         }
-        self.catch_up(arrival);
+        let stateless = self.bounds.state.is_none();
+        if stateless {
+            self.catch_up(arrival);
+        }
         let sequence = &self.sequences[&arrival];
         let pending = sequence.pending();
         let count = if pending == 1 { 1 } else { pending.min(choice.budget) };
-        let waits = choice.claims.cover_next_of(sequence, self.bounds.block_size);
+        let waits = stateless && choice.claims.cover_next_of(sequence, self.bounds.block_size);
         if count == 0 || waits || !self.reserve(arrival, sequence.computed + count) {
             return;
         }
@@ -57,15 +66,17 @@ impl Scheduler {
         choice.rows.push((arrival, count));
     }
 
-    /// Moves a waiting sequence to the running ones when blocks for all its tokens can be had.
+    /// Moves a waiting sequence to the running ones when blocks for all its tokens, and a slot where the model keeps a
+    /// state, can be had.
     fn begin(&mut self, arrival: u64) -> bool {
         if self.owning() >= self.bounds.sequences_max {
             return false;
         }
         let Some(mut sequence) = self.sequences.remove(&arrival) else { return false };
-        let room = self.settle(&mut sequence);
+        let found = self.worth(self.found(&sequence));
+        let room = self.settle(&mut sequence, found);
         if room {
-            sequence.skip(sequence.sealed * self.bounds.block_size as usize);
+            self.skip(&mut sequence);
             sequence.phase = Phase::Running;
         }
         self.sequences.insert(arrival, sequence);
@@ -97,6 +108,9 @@ impl Scheduler {
         (sequence.computed, sequence.sealed) = (0, 0);
         sequence.phase = Phase::Waiting;
         self.pool.give_back(std::mem::take(&mut sequence.blocks), owner);
+        if let Some(state) = sequence.state.take() {
+            self.pool.state.give_back(state.slot, owner);
+        }
         self.imports.retain(|(of, _)| *of != arrival);
         self.preemptions += 1;
     }
@@ -106,12 +120,16 @@ impl Scheduler {
         let (start, end) = (sequence.computed, sequence.computed + count);
         let used = blocks_for(end, self.bounds.block_size);
         let last = end == sequence.tokens.len();
+        let size = self.bounds.block_size as usize;
+        let write = start.max(sequence.state.map_or(0, |state| state.written)) / size;
+        self.pool.expect_writes(sequence.blocks.get(write..used).unwrap_or_default(), sequence.owner());
         let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
         StepRow {
             sequence: sequence.id(),
             tokens: sequence.tokens[start..end].to_vec(),
             start: start as u32,
             blocks: sequence.blocks[..used].to_vec(),
+            state: sequence.row_state(self.bounds.state.and_then(|state| state.keep)),
             sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
             observe: (0..count as u32).filter(wants).collect(),
         }

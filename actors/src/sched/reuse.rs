@@ -11,20 +11,30 @@
 //!   nobody waits in a circle, and nobody for ever.
 //! - A sequence whose block another one sealed first takes that one for its own: of what is sealed, the ledger holds
 //!   one copy, and a block is never found without all before it.
+//!
+//! A model may keep a **state** beside the blocks: windows that blocks do not hold. A sequence of such a model that begins
+//! behind found blocks *replays* some tokens before their end: their rows fill the windows and write no block. Therefore
+//! - what is found counts only as far as it is longer than the replay;
+//! - once it has begun it computes every token itself, and neither catches up nor waits;
+//! - **before** it begins it waits for a row that is there, of a sequence that computes its next block now or later,
+//!   when what it would find then is worth it. This too is decided anew in each step, and whoever waits holds nothing.
+//!   Others may begin before it, but none whose beginning is the same: they wait for that same row.
 
 use std::collections::BTreeSet;
 
 use super::{Bounds, Scheduler};
 use crate::kv::{BlockHash, Pool, blocks_for};
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, State};
 
 /// Tokens since the start of the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reused {
     /// Tokens of the sequences that began, or began again after a preemption.
     pub sought: u64,
-    /// Those of them that were found.
+    /// Those of them that were found and not computed.
     pub found: u64,
+    /// Those that were found and computed once more, for a state.
+    pub replayed: u64,
 }
 
 /// Blocks that the rows of one step compute.
@@ -61,25 +71,71 @@ pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, bounds: &Bounds) {
 }
 
 impl Scheduler {
-    /// Gives a sequence that owns nothing its block table: what is found of it, and blocks of its own for the rest.
-    /// False, and nothing has changed, when that would not leave each of the other owning sequences a block to grow into.
-    pub(super) fn settle(&mut self, sequence: &mut Sequence) -> bool {
-        let reusable = sequence.reusable(self.bounds.block_size);
-        let known = sequence.hashes.iter().take(reusable);
+    /// Blocks of a sequence, from the first, that the ledger finds: a beginning without a hole.
+    pub(super) fn found(&self, sequence: &Sequence) -> usize {
+        let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
+        sequence.hashes[..reusable].partition_point(|hash| self.pool.find(hash).is_some())
+    }
+
+    /// How many of `found` blocks are worth beginning behind: none that would have to be replayed as a whole.
+    pub(super) fn worth(&self, found: usize) -> usize {
+        let replay = self.bounds.state.map_or(0, |state| state.replay);
+        if found * self.bounds.block_size as usize > replay { found } else { 0 }
+    }
+
+    /// Gives a sequence that owns nothing its block table: the first `found`, which the ledger knows, and blocks of its
+    /// own for the rest; and a slot, where the model keeps a state. False, and nothing has changed, when there is no slot,
+    /// or when that would not leave each of the other owning sequences a block to grow into.
+    pub(super) fn settle(&mut self, sequence: &mut Sequence, found: usize) -> bool {
+        let known = sequence.hashes[..found].iter();
         let mut blocks: Vec<_> = known.map_while(|hash| self.pool.find(hash)).collect();
-        let found = blocks.len();
+        assert_eq!(blocks.len(), found, "what is found has no hole");
         let own = blocks_for(sequence.tokens.len(), self.bounds.block_size) - found;
         let spare = if self.bounds.answers { self.owning() } else { 0 };
         if own + spare + self.pool.cached_of(&blocks) > self.pool.available() {
             return false;
         }
         let owner = sequence.owner();
+        let state = self.bounds.state.is_some().then(|| self.pool.state.take(owner));
+        if state == Some(None) {
+            return false;
+        }
+        let written = found * self.bounds.block_size as usize;
+        sequence.state = state.flatten().map(|slot| State { slot, valid_from: 0, written });
         self.pool.share(&blocks, owner);
         blocks.extend(self.pool.take(own, owner).expect("the blocks were counted"));
         (sequence.blocks, sequence.sealed) = (blocks, found);
-        self.reused.sought += sequence.tokens.len() as u64;
-        self.reused.found += found as u64 * u64::from(self.bounds.block_size);
         true
+    }
+
+    /// A sequence that has just settled begins behind what was found, or so many tokens before its end as are replayed.
+    pub(super) fn skip(&mut self, sequence: &mut Sequence) {
+        let found = sequence.sealed * self.bounds.block_size as usize;
+        let replay = self.bounds.state.map_or(0, |state| state.replay.min(found));
+        let start = found - replay;
+        sequence.skip(start);
+        sequence.replay(replay);
+        if let Some(state) = &mut sequence.state {
+            state.valid_from = start;
+        }
+        self.reused.sought += sequence.tokens.len() as u64;
+        self.reused.found += start as u64;
+        self.reused.replayed += replay as u64;
+    }
+
+    /// Whether a waiting sequence of a model with a state finds more that is worth it when it waits: one of `rows`
+    /// belongs to a sequence with the same beginning that computes its next block now or later.
+    pub(super) fn gains_by_waiting(&self, arrival: u64, rows: &[(u64, usize)]) -> bool {
+        let Some(state) = self.bounds.state else { return false };
+        let sequence = &self.sequences[&arrival];
+        // Hashes are chained: sequences that agree at a block agree at all before it. They must agree at the next one, and
+        // at the first that is worth more than the replay.
+        let decides = self.found(sequence).max(state.replay / self.bounds.block_size as usize);
+        if decides >= sequence.reusable(self.bounds.block_size) {
+            return false;
+        }
+        let Some(hash) = sequence.hashes.get(decides) else { return false };
+        rows.iter().any(|(other, _)| self.sequences[other].hashes.get(decides) == Some(hash))
     }
 
     /// Shares what others have sealed of a running sequence's next blocks since it began.

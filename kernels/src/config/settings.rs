@@ -53,6 +53,11 @@ impl<'a> Settings<'a> {
         Settings { path: path.to_owned(), prefix, source, asked: RefCell::default() }
     }
 
+    /// A file in the folder of this one.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.path.with_file_name(name)
+    }
+
     /// True if the key is there and not null.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
@@ -219,7 +224,8 @@ impl<'a> Settings<'a> {
         self.wrong(key, "is missing".to_owned())
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, Error> {
+    /// A number, if there is one.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, Error> {
         match self.find(key) {
             None => Ok(None),
             Some(Found::Number(number)) => Ok(Some(number)),

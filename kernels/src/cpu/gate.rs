@@ -61,6 +61,11 @@ mod vectors {
                 let active = swish(x, lanes::mul(lanes::splat(-slope), x));
                 lanes::mul(active, lanes::add(up, lanes::splat(1.0)))
             }
+            Activation::ClampedSilu { limit } => {
+                let (low, high) = (lanes::splat(-limit), lanes::splat(limit));
+                let (x, up) = (lanes::smaller(high, x), lanes::larger(low, lanes::smaller(high, up)));
+                lanes::mul(swish(x, lanes::sub(lanes::zero(), x)), up)
+            }
         }
     }
 

@@ -133,6 +133,29 @@ pub(super) fn widen<'a>(layout: &KvLayout, head: &'a [u8], wide: &'a mut Widened
     (&wide.keys, &wide.values)
 }
 
+/// The value at place `offset` of a head, widened.
+pub(super) fn widen_value(layout: &KvLayout, head: &[u8], offset: usize, out: &mut [f32]) {
+    let row = layout.key_len() + offset * layout.value_stride();
+    let row = row..row + layout.value_dim;
+    match layout.format {
+        KvFormat::F32 => out.copy_from_slice(&bytemuck::cast_slice::<u8, f32>(head)[row]),
+        KvFormat::F16 => {
+            let halves: &[f16] = bytemuck::cast_slice::<u8, u16>(head).reinterpret_cast();
+            halves[row].convert_to_f32_slice(out);
+        }
+        KvFormat::Q8 => {
+            let [.., scales] = parts(layout).map(|part| &head[part]);
+            let scales: &[f32] = bytemuck::cast_slice(scales);
+            let groups = layout.value_dim.div_ceil(GROUP);
+            let groups = scales[offset * groups..][..groups].iter();
+            for ((out, codes), scale) in out.chunks_mut(GROUP).zip(head[row].chunks(GROUP)).zip(groups) {
+                let each = out.iter_mut().zip(codes);
+                each.for_each(|(out, &code)| *out = f32::from(code.cast_signed()) * scale);
+            }
+        }
+    }
+}
+
 /// Widens eight bits, with vectors where the machine has them.
 fn widen_q8(layout: &KvLayout, head: &[u8], wide: &mut Widened) {
     #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,9 @@ use serde_json::{Map, Value as Json};
 
 use super::source::{Naming, Source, Tokens};
 use super::text;
-use super::{ExpertFacts, Model, TextFiles, deepseek, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe};
+use super::{
+    ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
+};
 use crate::config::quantization;
 use crate::config::settings::Settings;
 use crate::error::Error;
@@ -46,7 +48,7 @@ struct Family {
 type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 8] = [
     Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
     Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
     Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
@@ -58,6 +60,12 @@ const FAMILIES: [Family; 7] = [
         model_type: "deepseek_v3",
         class: "DeepseekV3ForCausalLM",
         load: deepseek::load,
+    },
+    Family {
+        gguf: "deepseek_v41",
+        model_type: "deepseek_v41",
+        class: "DeepseekV41ForCausalLM",
+        load: deepseek_v41::load,
     },
 ];
 
@@ -159,7 +167,8 @@ fn weights(
     activations: Activations,
 ) -> Weights {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut weights = Weights::new(path, tensors, fp8_block, threads.min(PACKERS_MAX));
+    let mut weights = Weights::new(path, tensors, fp8_block);
+    weights.threads = threads.min(PACKERS_MAX);
     if activations == Activations::Int8 {
         weights.pack();
     }

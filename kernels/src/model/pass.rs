@@ -39,6 +39,7 @@ impl<'a> Pass<'a> {
         scratch.tokens.clear();
         scratch.positions.clear();
         scratch.wanted.clear();
+        scratch.mixture.marked.clear();
         for row in step {
             let first = scratch.tokens.len();
             let end = first + row.tokens.len();
@@ -133,7 +134,7 @@ impl<'a> Pass<'a> {
     /// `y` = the mixture of experts of `y`.
     pub fn mixture(&mut self, part: &Mixture) {
         let Scratch { tokens, y, mixture, .. } = &mut *self.scratch;
-        let MixtureScratch { logits, routing, picker, buffers, out } = mixture;
+        let MixtureScratch { logits, marked, routing, picker, buffers, out } = mixture;
         let (count, experts) = (tokens.len(), part.router.weight.rows);
         let (y, out) = (&y[..count * self.hidden], sized(out, count * self.hidden));
         let logits = sized(logits, count * experts);
@@ -141,7 +142,7 @@ impl<'a> Pass<'a> {
         if let Some(bias) = &part.router.bias {
             self.backend.add_bias(logits, bias);
         }
-        part.choice.route(logits, experts, picker, routing);
+        part.choice.route((logits, experts), marked, picker, routing);
         let args = Experts { experts: &part.experts, activation: part.activation, routing };
         self.backend.experts(&args, y, buffers, out);
         let Some(shared) = &part.shared else {
@@ -155,10 +156,9 @@ impl<'a> Pass<'a> {
 
     /// Logits of the wanted tokens; the step is done.
     pub fn finish(self, ends: &Ends) {
-        let Scratch { wanted, x, y, logits, rows, .. } = self.scratch;
-        *rows = recycle(self.rows);
+        let Scratch { wanted, x, y, logits, .. } = &mut *self.scratch;
         if wanted.is_empty() {
-            return;
+            return self.end();
         }
         let y = sized(y, wanted.len() * self.hidden);
         for (y, &token) in y.chunks_exact_mut(self.hidden).zip(&*wanted) {
@@ -168,6 +168,12 @@ impl<'a> Pass<'a> {
         let output = ends.output.as_ref().unwrap_or(&ends.embedding);
         let logits = sized(logits, wanted.len() * output.rows);
         self.backend.matmul(y, wanted.len(), output, logits);
+        self.end();
+    }
+
+    /// The step is done, its logits are there.
+    pub fn end(self) {
+        self.scratch.rows = recycle(self.rows);
     }
 }
 

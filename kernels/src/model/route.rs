@@ -21,6 +21,18 @@ pub(super) enum Rule {
     SoftmaxOfChosen,
     /// A sigmoid of each, and a choice within groups.
     Grouped(Grouped),
+    /// The root of a softplus of each.
+    Lifted(Lifted),
+}
+
+/// The choice of DeepSeek-V4.1: a bias has a say in who is chosen, another one for tokens of images.
+pub(super) struct Lifted {
+    /// Added to each expert for the choice.
+    pub bias: Vec<f32>,
+    /// The same for marked tokens.
+    pub bias_marked: Vec<f32>,
+    /// Sum of the weights.
+    pub scale: f32,
 }
 
 /// The choice of DeepSeek-V3: a bias has a say in who is chosen, none in the weights.
@@ -59,11 +71,19 @@ impl Picker {
 }
 
 impl Choice {
-    /// Chooses for one token after the other; `logits [tokens, experts]` becomes scores.
-    pub fn route(&self, logits: &mut [f32], experts: usize, picker: &mut Picker, routing: &mut Routing) {
+    /// Chooses for one token after the other; `logits [tokens, experts]` becomes scores. Tokens may be `marked`; if the list
+    /// is too short, the others are not.
+    pub fn route(
+        &self,
+        (logits, experts): (&mut [f32], usize),
+        marked: &[bool],
+        picker: &mut Picker,
+        routing: &mut Routing,
+    ) {
         routing.clear();
-        for scores in logits.chunks_exact_mut(experts) {
-            let factor = self.choose(scores, picker);
+        let marked = marked.iter().copied().chain(std::iter::repeat(false));
+        for (scores, marked) in logits.chunks_exact_mut(experts).zip(marked) {
+            let factor = self.choose(scores, picker, marked);
             let chosen = &picker.order[..self.per_token];
             routing.push(chosen.iter().map(|&expert| (expert, scores[expert as usize] * factor)));
         }
@@ -71,7 +91,7 @@ impl Choice {
     }
 
     /// Makes scores of logits and puts the best experts first; gives the factor that makes weights of their scores.
-    fn choose(&self, scores: &mut [f32], picker: &mut Picker) -> f32 {
+    fn choose(&self, scores: &mut [f32], picker: &mut Picker, marked: bool) -> f32 {
         let Picker { worth, order, .. } = picker;
         order.clear();
         worth.clear();
@@ -84,6 +104,12 @@ impl Choice {
                 scores.iter_mut().for_each(|score| *score = 1.0 / (1.0 + (-*score).exp()));
                 worth.extend(scores.iter().zip(&grouped.bias).map(|(score, bias)| score + bias));
                 grouped.candidates(picker);
+            }
+            Rule::Lifted(lifted) => {
+                order.extend(0..scores.len() as u32);
+                scores.iter_mut().for_each(|score| *score = root_softplus(*score));
+                let bias = if marked { &lifted.bias_marked } else { &lifted.bias };
+                worth.extend(scores.iter().zip(bias).map(|(score, bias)| score + bias));
             }
         }
         let Picker { worth, order, .. } = picker;
@@ -99,6 +125,10 @@ impl Choice {
                 (false, 1.0)
             }
             Rule::Grouped(grouped) => (grouped.normalised, grouped.scale),
+            Rule::Lifted(lifted) => {
+                let total: f32 = chosen.map(|expert| scores[expert]).sum();
+                return lifted.scale / total.max(1e-20);
+            }
         };
         if normalised { scale / chosen.map(|expert| scores[expert]).sum::<f32>() } else { scale }
     }
@@ -133,6 +163,11 @@ fn best_first(order: &mut [u32], worth: &[f32]) {
     order.sort_unstable_by(|&a, &b| worth[b as usize].total_cmp(&worth[a as usize]).then(a.cmp(&b)));
 }
 
+/// `sqrt(ln(1 + exp(x)))`.
+fn root_softplus(x: f32) -> f32 {
+    (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()
+}
+
 /// Softmax over the scores at `places`; the others stay.
 fn softmax(scores: &mut [f32], places: impl Iterator<Item = usize> + Clone) {
     let max = places.clone().map(|place| scores[place]).fold(f32::NEG_INFINITY, f32::max);
@@ -150,9 +185,13 @@ mod tests {
 
     /// The experts and weights of one token.
     fn chosen(choice: &Choice, logits: &[f32]) -> Vec<(u32, f32)> {
+        chosen_as(choice, logits, false)
+    }
+
+    fn chosen_as(choice: &Choice, logits: &[f32], marked: bool) -> Vec<(u32, f32)> {
         let mut picker = Picker::default();
         let mut logits = logits.to_vec();
-        let factor = choice.choose(&mut logits, &mut picker);
+        let factor = choice.choose(&mut logits, &mut picker, marked);
         let chosen = picker.order[..choice.per_token].iter();
         chosen.map(|&expert| (expert, (logits[expert as usize] * factor * 1e4).round() / 1e4)).collect()
     }
@@ -174,6 +213,17 @@ mod tests {
         let grouped = Grouped { bias, groups: 3, groups_used: 1, normalised: true, scale: 3.0 };
         let choice = Choice { per_token: 2, rule: Rule::Grouped(grouped) };
         assert_eq!(chosen(&choice, &logits), [(4, 1.0), (5, 2.0)]);
+    }
+
+    #[test]
+    fn marked_tokens_are_lifted_otherwise() {
+        // Roots of softplus: 1, 2, 0 and about 10.
+        let logits = [(1.0_f32.exp() - 1.0).ln(), (4.0_f32.exp() - 1.0).ln(), -200.0, 100.0];
+        let (bias, bias_marked) = (vec![0.0, 0.0, 0.0, -20.0], vec![0.0, -3.0, 20.0, -20.0]);
+        let rule = Rule::Lifted(Lifted { bias, bias_marked, scale: 1.5 });
+        let choice = Choice { per_token: 2, rule };
+        assert_eq!(chosen_as(&choice, &logits, false), [(1, 1.0), (0, 0.5)]);
+        assert_eq!(chosen_as(&choice, &logits, true), [(2, 0.0), (0, 1.5)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Activations of a step, kept from one step to the next: once the largest step was seen, computing allocates nothing.
 
+use super::deepseek_v41::StreamScratch;
 use super::route::Picker;
 use crate::experts::{ExpertBuffers, Routing};
 use crate::op::AttentionRow;
@@ -31,6 +32,8 @@ pub struct Scratch {
     pub(super) latent: LatentScratch,
     /// What a mixture of experts makes on its way.
     pub(super) mixture: MixtureScratch,
+    /// What several residual streams and compressed attention make on their way.
+    pub(super) streams: StreamScratch,
     /// Gate of the feed-forward layer `[tokens, intermediate]`.
     pub(super) gate: Vec<f32>,
     /// What it gates, same shape.
@@ -61,6 +64,8 @@ pub(super) struct LatentScratch {
 pub(super) struct MixtureScratch {
     /// `[tokens, experts]`.
     pub logits: Vec<f32>,
+    /// Tokens that experts are chosen for otherwise; empty: none.
+    pub marked: Vec<bool>,
     /// Who computes what.
     pub routing: Routing,
     pub picker: Picker,
@@ -73,6 +78,13 @@ impl Scratch {
     /// Empty; it grows with the first steps.
     pub fn new() -> Scratch {
         Scratch::default()
+    }
+
+    /// Leaves `logits [wanted tokens, vocab]` as those of the last step: for models of other crates.
+    pub fn leave_logits(&mut self, vocab: usize, logits: Vec<f32>) {
+        assert!(logits.len().is_multiple_of(vocab), "logits of whole tokens");
+        self.wanted = (0..logits.len() / vocab).collect();
+        (self.vocab, self.logits) = (vocab, logits);
     }
 
     /// Logits of the last step `[wanted tokens, vocab]`: those of the first row's wanted tokens, then the second's.
@@ -104,6 +116,8 @@ impl Scratch {
             + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
+            + self.streams.bytes()
+            + mixture.marked.capacity()
             + mixture.routing.bytes()
             + mixture.picker.bytes()
             + mixture.buffers.bytes()

@@ -195,6 +195,9 @@ impl Source {
             experts: self.experts,
             eos: self.tokens.eos,
             bos: self.tokens.bos,
+            state: None,
+            image_token: None,
+            compressed: None,
         })
     }
 

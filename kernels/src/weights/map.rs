@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 #[cfg(unix)]
-use memmap2::UncheckedAdvice;
+use memmap2::{Advice, UncheckedAdvice};
 
 use crate::error::Error;
 
 /// A multiple of any page size in use.
 #[cfg(unix)]
 const GRANULE: usize = 1 << 16;
+/// What systems read at least.
+#[cfg(unix)]
+const SMALL: usize = 1 << 12;
 
 /// A mapped file. Empty files are held as an empty slice (they cannot be mapped).
 #[derive(Debug)]
@@ -63,6 +66,27 @@ impl Mapped {
                 let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
             }
         }
+    }
+
+    /// Asks the system to read these bytes soon, and does not wait: whoever looks then finds them in memory. Ranges that
+    /// lie close together become one question.
+    pub(crate) fn prefetch(&self, ranges: impl Iterator<Item = Range<usize>>) {
+        #[cfg(unix)]
+        if let Some(map) = &self.map {
+            let granules = |range: Range<usize>| range.start / SMALL..range.end.div_ceil(SMALL);
+            let mut granules: Vec<_> = ranges.map(granules).collect();
+            granules.sort_unstable_by_key(|range| range.start);
+            for run in granules.chunk_by(|a, b| b.start <= a.end) {
+                let end = run.iter().map(|range| range.end).max().unwrap_or_default() * SMALL;
+                let (start, end) = (run[0].start * SMALL, end.min(map.len()));
+                if start < end {
+                    // A system that cannot do it reads when it must.
+                    let _ = map.advise_range(Advice::WillNeed, start, end - start);
+                }
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = ranges;
     }
 
     /// The path it was opened with.

@@ -40,14 +40,14 @@ pub(crate) fn halves(matrix: &Matrix) -> Matrix {
 #[derive(Copy, Clone)]
 pub(crate) struct Fp4<'a> {
     /// `[rows, cols / 32, 16]`: value `2 i` in the low half of byte `i`.
-    pub blocks: &'a [u8],
+    pub nibbles: &'a [u8],
     /// `[rows, cols / 32]`.
     pub exponents: &'a [u8],
 }
 
 /// Row `r` of `per_row` blocks of MXFP4, as one stream of blocks.
 pub(crate) fn mxfp4(fp4: Fp4<'_>, r: usize, per_row: usize, into: &mut [u8]) {
-    let (blocks, _) = fp4.blocks[r * per_row * NIBBLES..].as_chunks::<NIBBLES>();
+    let (blocks, _) = fp4.nibbles[r * per_row * NIBBLES..].as_chunks::<NIBBLES>();
     let (into, _) = into.as_chunks_mut::<{ 1 + NIBBLES }>();
     for ((block, &exponent), into) in blocks.iter().zip(&fp4.exponents[r * per_row..]).zip(into) {
         into[0] = exponent;
@@ -89,7 +89,7 @@ mod tests {
         // Value i has code i % 7, in pairs.
         let blocks: Vec<u8> = (0..16).map(|j| (2 * j % 7) | ((2 * j + 1) % 7) << 4).collect();
         let mut bytes = vec![0; 2 * 17];
-        let two = Fp4 { blocks: &[blocks.as_slice(), &blocks].concat(), exponents: &[127, 128] };
+        let two = Fp4 { nibbles: &[blocks.as_slice(), &blocks].concat(), exponents: &[127, 128] };
         mxfp4(two, 0, 1, &mut bytes[..17]);
         mxfp4(two, 1, 1, &mut bytes[17..]);
         let matrix = Matrix::from_bytes(DType::MXFP4, 2, 32, bytes).expect("fits");

@@ -191,6 +191,9 @@ mod tests {
             experts: ExpertFacts::default(),
             eos: Vec::new(),
             bos: None,
+            state: None,
+            image_token: None,
+            compressed: None,
         }
     }
 

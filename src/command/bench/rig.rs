@@ -147,7 +147,13 @@ impl Rig {
         for (number, part) in prompt.chunks(chunk).enumerate() {
             let start = number * chunk;
             let logits = if start + part.len() == tokens { Want::Last } else { Want::Nothing };
-            let row = Row { tokens: part, start: start as u32, blocks: &sequences.tables[0], logits };
+            let row = Row {
+                tokens: part,
+                start: start as u32,
+                blocks: &sequences.tables[0],
+                logits,
+                ..Row::default()
+            };
             self.forward(&[row], &mut sequences.kv)?;
         }
         Ok(())
@@ -157,7 +163,13 @@ impl Rig {
     fn step(&mut self, sequences: &mut Sequences, position: usize) -> anyhow::Result<()> {
         let tokens: Vec<[u32; 1]> =
             (0..sequences.tables.len()).map(|sequence| [self.token(sequence, position)]).collect();
-        let row = |(tokens, blocks)| Row { tokens, start: position as u32, blocks, logits: Want::Last };
+        let row = |(tokens, blocks)| Row {
+            tokens,
+            start: position as u32,
+            blocks,
+            logits: Want::Last,
+            ..Row::default()
+        };
         let tokens = tokens.iter().map(<[u32; 1]>::as_slice);
         let rows: Vec<Row<'_>> = tokens.zip(sequences.tables.iter().map(Vec::as_slice)).map(row).collect();
         self.forward(&rows, &mut sequences.kv)

@@ -76,7 +76,7 @@ fn a_block_that_is_still_written_is_not_shared() {
 }
 
 #[test]
-#[should_panic(expected = "to seal")]
+#[should_panic(expected = "to write")]
 fn a_shared_block_is_not_sealed_again() {
     let mut pool = Pool::new(2);
     let names = names(0, 2);

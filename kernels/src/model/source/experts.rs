@@ -34,7 +34,7 @@ impl Source {
     }
 
     /// Notes the experts of a layer for the facts of the model.
-    fn count(&mut self, experts: &[Expert], choice: &Choice) {
+    pub(in super::super) fn count(&mut self, experts: &[Expert], choice: &Choice) {
         let matrices = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
         for matrix in matrices {
             self.experts.parameters += (matrix.rows * matrix.cols) as u64;

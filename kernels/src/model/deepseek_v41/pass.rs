@@ -1,0 +1,370 @@
+//! One step of this family on its way through the layers. The streams are `x`, `[tokens, streams, hidden]`; `y` is what a
+//! part of a layer reads and leaves. Layers behind the last source of keys may run on the newest tokens of a row only.
+
+use super::super::pass::Pass;
+use super::super::scratch::{Scratch, sized};
+use super::super::{Local, Row, Want};
+use super::parts::{Block, DraftPart, Lookup, Mix};
+use super::scratch::StreamScratch;
+use super::{DeepSeekV41, compress};
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::hyper::{Mixing, Recall};
+use crate::kv::KvMemory;
+use crate::op::turns_of;
+use crate::windowed::WindowRow;
+
+/// A step in progress.
+pub(super) struct Streams<'a> {
+    pub pass: Pass<'a>,
+    pub model: &'a DeepSeekV41,
+    /// What each row says of its state.
+    pub locals: Vec<Local<'a>>,
+    /// The rows as attention in windows takes them.
+    pub windows: Vec<WindowRow<'a>>,
+    /// Tokens of a row see each other all: a draft.
+    pub together: bool,
+}
+
+impl<'a> Streams<'a> {
+    /// Checks a step against the model and the memory, and lays its rows out.
+    ///
+    /// # Errors
+    /// [`Error::Step`], [`Error::KvLayout`].
+    pub fn begin(
+        model: &'a DeepSeekV41,
+        step: &[Row<'a>],
+        kv: &'a mut KvMemory,
+        scratch: &'a mut Scratch,
+        backend: &'a mut dyn Backend,
+    ) -> Result<Streams<'a>, Error> {
+        for (index, row) in step.iter().enumerate() {
+            if let Some(problem) = problem(model, row, kv) {
+                return Err(Error::Step { row: index, problem });
+            }
+        }
+        let mut pass = Pass::begin(&model.facts, step, kv, scratch, backend)?;
+        pass.hidden = model.config.shape.hidden;
+        let locals: Vec<Local<'a>> = step.iter().map(|row| row.local).collect();
+        let window = |(row, local): (&Row<'a>, &Local<'a>)| WindowRow {
+            start: row.start,
+            tokens: row.tokens.len(),
+            from: local.valid_from,
+            slot: local.slot,
+            blocks: row.blocks,
+        };
+        let windows = step.iter().zip(&locals).map(window).collect();
+        Ok(Streams { pass, model, locals, windows, together: false })
+    }
+
+    /// Tokens that the step is about now.
+    pub fn count(&self) -> usize {
+        self.pass.scratch.tokens.len()
+    }
+
+    /// The streams = the embeddings of the tokens, each as often as there are streams; and all that follows from tokens and
+    /// positions alone.
+    pub fn embed(&mut self, step: &[Row<'_>]) {
+        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let Scratch { tokens, positions, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        let y = sized(y, tokens.len() * hidden);
+        self.pass.backend.embed(&self.model.ends.embedding, tokens, y);
+        let mut first = 0;
+        for row in step {
+            for span in row.spans {
+                let at = (first + span.first as usize) * hidden;
+                y[at..][..span.embeddings.len()].copy_from_slice(span.embeddings);
+            }
+            first += row.tokens.len();
+        }
+        let x = sized(x, tokens.len() * streams * hidden);
+        for (y, x) in y.chunks_exact(hidden).zip(x.chunks_exact_mut(streams * hidden)) {
+            x.chunks_exact_mut(hidden).for_each(|x| x.copy_from_slice(y));
+        }
+        own.mixes.size(tokens.len(), streams);
+        own.mixes.read.fill(0.0);
+        own.mixes.read.iter_mut().step_by(streams).for_each(|read| *read = 1.0);
+        for (turns, frequencies) in own.turns.iter_mut().zip(&self.model.frequencies) {
+            turns_of(positions.iter().copied(), frequencies, turns);
+        }
+        let image = self.model.config.image_token;
+        mixture.marked.extend(tokens.iter().map(|&token| Some(token) == image));
+        own.ngrams.clear();
+        if let Some(engram) = &self.model.engram {
+            let mut some = Vec::new();
+            for row in step {
+                engram.ngrams(row.local.before, row.tokens, image, &mut some);
+                own.ngrams.extend_from_slice(&some);
+            }
+        }
+        if let Some(drafts) = &self.model.drafts {
+            sized(&mut own.features, tokens.len() * drafts.entry.cols);
+        }
+    }
+
+    /// Takes the streams through a layer.
+    pub fn layer(&mut self, index: usize, layer: &Block) {
+        if self.count() == 0 {
+            return;
+        }
+        if let Some(lookup) = &layer.lookup {
+            self.look_up(lookup);
+        }
+        if let Some(feature) = layer.feature {
+            self.keep_feature(feature);
+        }
+        self.read(&layer.attention_norm.weight);
+        if let Some(source) = &layer.attention.source {
+            compress::entries(self, source);
+        }
+        if self.model.first_decoder == Some(index) && !self.together {
+            self.narrow();
+            if self.count() == 0 {
+                return;
+            }
+        }
+        self.mix(&layer.attention_mix);
+        self.attend(index, &layer.attention);
+        self.write();
+        self.read(&layer.feed_forward_norm.weight);
+        self.mix(&layer.feed_forward_mix);
+        self.pass.mixture(&layer.mixture);
+        self.write();
+        #[cfg(test)]
+        super::tests::Trace::note_layer(self.pass.scratch, self.model.config.streams, self.pass.hidden);
+    }
+
+    /// `y` = the norm of what the streams are read as.
+    fn read(&mut self, norm: &[f32]) {
+        let (count, hidden) = (self.count(), self.pass.hidden);
+        let Scratch { x, y, streams: own, .. } = &mut *self.pass.scratch;
+        let x = &x[..count * self.model.config.streams * hidden];
+        let y = sized(y, count * hidden);
+        self.pass.backend.collapse(x, &own.mixes.read, norm, self.model.config.shape.eps, y);
+    }
+
+    /// New mixes, of the streams as they are.
+    fn mix(&mut self, mix: &Mix) {
+        let config = &self.model.config;
+        let count = self.count();
+        let Scratch { x, streams: own, .. } = &mut *self.pass.scratch;
+        let args = Mixing {
+            streams: config.streams,
+            weight: &mix.weight,
+            scale: mix.scale,
+            base: &mix.base,
+            eps: config.shape.eps,
+            small: config.mix.0,
+            rounds: config.mix.1,
+        };
+        self.pass.backend.mix(&args, &x[..count * mix.weight.cols], &mut own.mixes);
+    }
+
+    /// The result `y` of a part of a layer goes to the streams.
+    fn write(&mut self) {
+        let (count, hidden) = (self.count(), self.pass.hidden);
+        let Scratch { x, y, streams: own, .. } = &mut *self.pass.scratch;
+        let x = &mut x[..count * self.model.config.streams * hidden];
+        self.pass.backend.spread(x, &y[..count * hidden], &own.mixes);
+        #[cfg(test)]
+        if let Some(trace) = &mut own.trace {
+            trace.streams.push(x.to_vec());
+        }
+    }
+
+    /// Adds what the newest tokens name.
+    fn look_up(&mut self, lookup: &Lookup) {
+        let Some(engram) = &self.model.engram else { return };
+        let (count, config) = (self.count(), &self.model.config);
+        let Scratch { x, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        let StreamScratch { ngrams, rows, found, recalled, .. } = own;
+        engram.rows(lookup.layer, ngrams, rows);
+        let found = sized(found, count * lookup.key_value.cols);
+        lookup.rows.gather(rows, found);
+        let recalled = sized(recalled, count * lookup.key_value.rows);
+        self.pass.backend.matmul(found, count, &lookup.key_value, recalled);
+        let args = Recall {
+            norms: (&lookup.norms.0, &lookup.norms.1),
+            streams: config.streams,
+            eps: config.shape.eps,
+            skip: &mixture.marked,
+        };
+        self.pass.backend.recall(&args, &mut x[..count * lookup.norms.0.len()], recalled);
+        #[cfg(test)]
+        if let Some(trace) = &mut own.trace {
+            trace.engram_rows.push(own.rows.clone());
+        }
+    }
+
+    /// Notes the mean of the streams for the drafter.
+    fn keep_feature(&mut self, feature: usize) {
+        let Some(drafts) = &self.model.drafts else { return };
+        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let Scratch { x, streams: own, .. } = &mut *self.pass.scratch;
+        let features = own.features.chunks_exact_mut(drafts.entry.cols);
+        let by = 1.0 / streams as f32;
+        for (x, features) in x.chunks_exact(streams * hidden).zip(features) {
+            let into = &mut features[feature * hidden..][..hidden];
+            into.fill(0.0);
+            for x in x.chunks_exact(hidden) {
+                into.iter_mut().zip(x).for_each(|(into, x)| *into += x);
+            }
+            into.iter_mut().for_each(|into| *into *= by);
+        }
+    }
+
+    /// From here on, rows are about the tokens that the layers behind the sources need.
+    fn narrow(&mut self) {
+        #[cfg(test)]
+        if self.model.masks {
+            for (window, local) in self.windows.iter_mut().zip(&self.locals) {
+                window.from = window.from.max(local.decoder_from.unwrap_or(0));
+            }
+            return;
+        }
+        let (mut kept, mut first) = (Vec::new(), 0);
+        for ((row, window), local) in self.pass.rows.iter_mut().zip(&mut self.windows).zip(&self.locals) {
+            let from = local.decoder_from.unwrap_or(0);
+            let gone = (from.saturating_sub(row.start) as usize).min(row.tokens);
+            kept.push(first + gone..first + row.tokens);
+            first += row.tokens;
+            row.start += gone as u32;
+            row.tokens -= gone;
+            (window.start, window.tokens) = (row.start, row.tokens);
+            window.from = window.from.max(from);
+        }
+        let left: usize = kept.iter().map(ExactSizeIterator::len).sum();
+        if left == first {
+            return;
+        }
+        let config = &self.model.config;
+        let (streams, hidden, turning) = (config.streams, self.pass.hidden, config.turning);
+        let features = self.model.drafts.as_ref().map_or(0, |drafts| drafts.entry.cols);
+        let longest = self.model.engram.as_ref().map_or(0, |engram| engram.shape.longest);
+        let Scratch { tokens, positions, wanted, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        keep(x, streams * hidden, &kept);
+        keep(y, hidden, &kept);
+        keep(&mut own.mixes.read, streams, &kept);
+        keep(&mut own.features, features, &kept);
+        keep(&mut own.ngrams, longest, &kept);
+        keep(tokens, 1, &kept);
+        keep(positions, 1, &kept);
+        keep(&mut mixture.marked, 1, &kept);
+        own.turns.iter_mut().for_each(|turns| {
+            keep(turns, turning, &kept);
+            turns.truncate(left * turning);
+        });
+        tokens.truncate(left);
+        positions.truncate(left);
+        mixture.marked.truncate(left);
+        own.ngrams.truncate(left * longest);
+        own.mixes.size(left, streams);
+        let mut gone = 0;
+        let mut rows = kept.iter().scan(0, |end, kept| {
+            gone += kept.start - *end;
+            *end = kept.end;
+            Some((kept.end, gone))
+        });
+        let mut row = rows.next();
+        for token in wanted {
+            while row.is_some_and(|(end, _)| end <= *token) {
+                row = rows.next();
+            }
+            *token -= row.map_or(0, |(_, gone)| gone);
+        }
+    }
+
+    /// Keys of the drafter, of all tokens that are left.
+    pub fn draft_keys(&mut self, drafts: &DraftPart) {
+        let (count, hidden) = (self.count(), self.pass.hidden);
+        if count == 0 {
+            return;
+        }
+        let Scratch { y, k, streams: own, .. } = &mut *self.pass.scratch;
+        let features = &own.features[..count * drafts.entry.cols];
+        let y = sized(y, count * hidden);
+        self.pass.backend.matmul(features, count, &drafts.entry, y);
+        self.pass.backend.rms_norm_in_place(y, &drafts.entry_norm.weight, drafts.entry_norm.eps);
+        let dim = self.model.state.dim;
+        for (index, block) in drafts.blocks.iter().enumerate() {
+            let part = &block.attention;
+            let k = sized(k, count * dim);
+            self.pass.backend.matmul(y, count, &part.key, k);
+            self.pass.backend.rms_norm_in_place(k, &part.key_norm.weight, part.key_norm.eps);
+            self.pass.backend.turn(k, (count, 1), &own.turns[0], false);
+            let ring = self.model.state.ring(self.model.layers.len() + index);
+            super::attend::keep_newest(self.pass.kv, &self.windows, ring, k, dim);
+        }
+    }
+
+    /// Logits of the wanted tokens; the step is done.
+    pub fn finish(self) {
+        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let Scratch { wanted, x, y, logits, streams: own, .. } = &mut *self.pass.scratch;
+        let count = wanted.len();
+        let StreamScratch { mixes, last, last_read, .. } = own;
+        let last = sized(last, count * streams * hidden);
+        let last_read = sized(last_read, count * streams);
+        for (i, &token) in wanted.iter().enumerate() {
+            let width = streams * hidden;
+            last[i * width..][..width].copy_from_slice(&x[token * width..][..width]);
+            last_read[i * streams..][..streams].copy_from_slice(&mixes.read[token * streams..][..streams]);
+        }
+        let norm = &self.model.ends.norm;
+        if count > 0 {
+            let y = sized(y, count * hidden);
+            self.pass.backend.collapse(last, last_read, &norm.weight, norm.eps, y);
+            let output = self.model.ends.output.as_ref().unwrap_or(&self.model.ends.embedding);
+            self.pass.backend.matmul(y, count, output, sized(logits, count * output.rows));
+        }
+        self.pass.end();
+    }
+}
+
+/// Moves runs of rows of `width` values to the front.
+fn keep<T: Copy>(values: &mut [T], width: usize, runs: &[std::ops::Range<usize>]) {
+    let mut at = 0;
+    for run in runs {
+        values.copy_within(run.start * width..run.end * width, at);
+        at += run.len() * width;
+    }
+}
+
+/// What is wrong with what a row says of its state and its images, if anything is.
+fn problem(model: &DeepSeekV41, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
+    let Local { slot, valid_from, written, before, decoder_from } = row.local;
+    if slot as usize >= kv.slots() {
+        return Some(format!("names state slot {slot}, the memory has {}", kv.slots()));
+    }
+    if valid_from > row.start {
+        return Some(format!("starts at {}, its state is valid from {valid_from} on", row.start));
+    }
+    let needed = model.engram.as_ref().map_or(0, |engram| engram.shape.longest - 1).min(row.start as usize);
+    if before.len() < needed {
+        return Some(format!("names {} tokens before it, needed: {needed}", before.len()));
+    }
+    let half = row.start % 2 == 1 && valid_from == row.start && written <= row.start;
+    if half && model.state.paired > 0 && !row.tokens.is_empty() {
+        return Some(format!("starts within a pair at {} that is still to be written", row.start));
+    }
+    let hidden = model.config.shape.hidden;
+    let mut at = 0;
+    for span in row.spans {
+        let tokens = span.embeddings.len() / hidden;
+        let fits = span.width == hidden && span.embeddings.len() == tokens * hidden;
+        let end = span.first as usize + tokens;
+        if !fits || (span.first as usize) < at || end > row.tokens.len() {
+            return Some(format!("has a span of {tokens} tokens of {} at {}", span.width, span.first));
+        }
+        at = end;
+    }
+    let first = match row.logits {
+        Want::Nothing => None,
+        Want::Last => row.tokens.len().checked_sub(1),
+        Want::At(places) => places.first().map(|&place| place as usize),
+        Want::All => (!row.tokens.is_empty()).then_some(0),
+    };
+    let from = decoder_from.filter(|_| model.first_decoder.is_some()).unwrap_or(0);
+    let early = first.is_some_and(|first| row.start as usize + first < from as usize);
+    early.then(|| format!("wants logits {:?}, its last layers run from {from} on", row.logits))
+}
