@@ -4,6 +4,7 @@
 //! Ranks of one process share either.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::dtype::{DType, dequantize};
@@ -163,10 +164,16 @@ impl Matrix {
             Floats::new(self, arena, threads).map(|packed| Store::Floats(Arc::new(packed)))
         };
         let Some(store) = store else { return self.clone() };
-        if let Store::Mapped(file) = &self.store {
-            file.forget(self.start..self.start + self.stride * self.rows);
-        }
+        self.forget(0..self.rows);
         Matrix { store, start: 0, scales: None, ..*self }
+    }
+
+    /// Gives back pages of the file that only these rows needed: they were copied.
+    pub(crate) fn forget(&self, rows: Range<usize>) {
+        if let Store::Mapped(file) = &self.store {
+            let end = rows.end.min(self.rows);
+            file.forget(self.start + rows.start * self.stride..self.start + end * self.stride);
+        }
     }
 
     /// The packed form, if it is one of integers.

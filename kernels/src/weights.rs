@@ -8,6 +8,7 @@ pub(crate) mod gguf;
 mod map;
 pub(crate) mod repack;
 pub(crate) mod safetensors;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use map::Mapped;
+pub(crate) use threads::Threads;
 
 use crate::dtype::{DType, half_power};
 use crate::error::Error;
@@ -38,7 +40,7 @@ pub(crate) struct Weights {
     /// Where matrices are packed to; none: they stay as they are stored.
     packing: Option<Arena>,
     /// Threads that pack and repack: one, unless a loader says otherwise.
-    pub threads: usize,
+    pub threads: Threads,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -57,7 +59,7 @@ impl Weights {
     /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
     pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
         let path = path.to_owned();
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads: 1 }
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads: Threads::new(1) }
     }
 
     /// From here on matrices whose format allows it are packed.
@@ -106,7 +108,7 @@ impl Weights {
     /// A matrix made of stored ones, packed if matrices are.
     pub fn packed(&mut self, matrix: &Matrix) -> Matrix {
         match &mut self.packing {
-            Some(arena) => matrix.pack_into(arena, self.threads),
+            Some(arena) => matrix.pack_into(arena, self.threads.now()),
             None => matrix.clone(),
         }
     }
@@ -247,7 +249,7 @@ impl Weights {
         self.bytes += (nibbles.len + exponents.len) as u64;
         let (dtype, per_row) = (DType::MXFP4, cols / DType::MXFP4.block_len());
         let matrix = Matrix::filled(dtype, (rows, cols), |bytes| {
-            fill_parts(bytes, (per_row * dtype.block_bytes(), rows), self.threads, &|r, bytes| {
+            fill_parts(bytes, (per_row * dtype.block_bytes(), rows), self.threads.now(), &|r, bytes| {
                 repack::mxfp4(fp4, from(r), per_row, bytes);
             });
         });

@@ -1,12 +1,11 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use serde_json::{Map, Value as Json};
 
-use super::source::{Naming, Source, Tokens};
+use super::source::{Later, Naming, Source, Tokens};
 use super::text;
 use super::{
     ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
@@ -16,7 +15,7 @@ use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Stored, Weights, safetensors};
+use crate::weights::{Mapped, Threads, Weights, safetensors};
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -119,18 +118,32 @@ pub fn load_beside<T: Send>(
     from_gguf(path, gguf::read(&file)?, activations, read)
 }
 
-/// Runs both at the same time.
+/// Both at the same time: one thread reads text, this one loads, with more threads once text is read.
 fn beside<T: Send>(
-    text: TextFiles,
+    text: impl FnOnce() -> Result<(TextFiles, Tokens), Error> + Send,
     read: impl FnOnce(&TextFiles) -> T + Send,
-    load: impl FnOnce() -> Result<Arc<dyn Model>, Error>,
+    load: impl FnOnce(Threads, Later) -> Result<Arc<dyn Model>, Error>,
 ) -> Result<(Loaded, T), Error> {
+    let (threads, (found, later)) = (Threads::new(PACKERS_MAX), mpsc::sync_channel(1));
     let (model, read) = std::thread::scope(|scope| {
-        let read = scope.spawn(|| read(&text));
-        (load(), read.join())
+        let busy = threads.but_one();
+        let read = scope.spawn(move || {
+            let _busy = busy;
+            let (text, tokens) = match text() {
+                Ok((text, tokens)) => (Some(text), Ok(tokens)),
+                Err(error) => (None, Err(error)),
+            };
+            // Nobody listens if loading has failed.
+            let _ = found.send(tokens);
+            text.map(|text| (read(&text), text))
+        });
+        let tokens = move || later.recv().expect("text is read, or refused, or both threads end");
+        (load(threads, Box::new(tokens)), read.join())
     });
     let read = read.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
-    Ok((Loaded { model: model?, text }, read))
+    let model = model?;
+    let (read, text) = read.expect("a model is made of tokens that were read");
+    Ok((Loaded { model, text }, read))
 }
 
 /// Loads a folder.
@@ -149,30 +162,21 @@ fn folder<T: Send>(
     let family = family_of_folder(&config_path, &settings)?;
     let tokens = tokens_of_folder(path, &settings)?;
     let fp8_block = quantization::fp8_block(&settings)?;
-    let weights = weights(path, (safetensors::open(path)?, fp8_block), activations);
-    let source = Source {
-        weights,
-        naming: Naming::Folder,
-        tokens,
-        norms_add_one: false,
-        experts: ExpertFacts::default(),
-    };
-    beside(text::of_folder(path)?, read, || (family.load)(source, &settings))
+    let mut weights = Weights::new(path, safetensors::open(path)?, fp8_block);
+    let text = || Ok((text::of_folder(path)?, tokens));
+    beside(text, read, |threads, tokens| {
+        prepare(&mut weights, threads, activations);
+        let (naming, experts) = (Naming::Folder, ExpertFacts::default());
+        (family.load)(Source { weights, naming, tokens, norms_add_one: false, experts }, &settings)
+    })
 }
 
-/// The tensors of a model; matrices will be packed if the activations ask for it.
-fn weights(
-    path: &Path,
-    (tensors, fp8_block): (BTreeMap<String, Stored>, Option<(usize, usize)>),
-    activations: Activations,
-) -> Weights {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut weights = Weights::new(path, tensors, fp8_block);
-    weights.threads = threads.min(PACKERS_MAX);
+/// Has matrices packed if the activations ask for it.
+fn prepare(weights: &mut Weights, threads: Threads, activations: Activations) {
+    weights.threads = threads;
     if activations == Activations::Int8 {
         weights.pack();
     }
-    weights
 }
 
 /// Threads that pack weights; more would wait for memory.
@@ -200,18 +204,18 @@ fn from_gguf<T: Send>(
         return Err(unknown(path, found, |family| family.gguf.to_owned()));
     };
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
-    let text = text::of_gguf(path, &gguf.metadata)?;
-    let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
-    let weights = weights(path, (gguf.tensors, None), activations);
-    let source = Source {
-        weights,
-        naming: Naming::Gguf,
-        tokens,
-        norms_add_one: false,
-        experts: ExpertFacts::default(),
+    let mut weights = Weights::new(path, gguf.tensors, None);
+    let text = || {
+        let text = text::of_gguf(path, &gguf.metadata)?;
+        let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
+        Ok((text, tokens))
     };
-    let texts = text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
-    let both = beside(text, read, || (family.load)(source, &settings))?;
+    let both = beside(text, read, |threads, tokens| {
+        prepare(&mut weights, threads, activations);
+        let (naming, experts) = (Naming::Gguf, ExpertFacts::default());
+        (family.load)(Source { weights, naming, tokens, norms_add_one: false, experts }, &settings)
+    })?;
+    let texts = both.0.text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
     let vocab = both.0.model.facts().vocab;
     if texts > vocab {
         let key = "tokenizer.ggml.tokens".to_owned();

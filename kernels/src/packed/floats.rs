@@ -58,7 +58,10 @@ impl Floats {
         }
         let mut region = arena.take(size);
         let sizes = (panel_bytes(dtype, cols, run), rows.div_ceil(PANEL));
-        fill_parts(region.bytes_mut(), sizes, threads, &|panel, bytes| fill(stored, run, panel, bytes));
+        fill_parts(region.bytes_mut(), sizes, threads, &|panel, bytes| {
+            fill(stored, run, panel, bytes);
+            pack::forget(stored, panel);
+        });
         Some(Floats { dtype, cols, run, region: Region::freeze(region) })
     }
 

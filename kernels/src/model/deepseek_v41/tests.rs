@@ -55,7 +55,7 @@ fn model(window: &str) -> DeepSeekV41 {
     let source = Source {
         weights: Weights::new(&path, files::open(&path).expect("weights"), None),
         naming: Naming::Folder,
-        tokens: Tokens { bos: None, eos: Vec::new() },
+        tokens: Box::new(|| Ok(Tokens { bos: None, eos: Vec::new() })),
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };
