@@ -46,6 +46,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Look at this machine: can it serve, and what would make it faster
     Doctor(DoctorArgs),
+    /// Say what each rank of a group would hold of a model, from the headers of its files
+    Place(PlaceArgs),
     /// Download a model from the Hugging Face hub
     Pull(PullArgs),
 }
@@ -128,6 +130,9 @@ pub struct ChatArgs {
     /// Standing orders
     #[arg(long)]
     pub system: Option<String>,
+    /// An image to look at, with the first thing that is said; may be given several times
+    #[arg(long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
     /// How the answer is chosen
     #[command(flatten)]
     pub choice: ChoiceArgs,
@@ -206,8 +211,8 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub cases: Option<PathBuf>,
     /// Only this task (may be given several times)
-    #[arg(long, value_name = "NAME")]
-    pub task: Vec<String>,
+    #[arg(long = "task", value_name = "NAME")]
+    pub skills: Vec<String>,
     /// Cases at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub batch: u32,
@@ -278,6 +283,45 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `place`.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// A model folder
+    pub folder: PathBuf,
+    /// Ranks of the group
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub ranks: u32,
+    /// Where lookup tables are
+    #[arg(long, value_enum, default_value = "file")]
+    pub tables: TablesArg,
+    /// Where everything but experts and lookup tables is
+    #[arg(long, value_enum, default_value = "copy")]
+    pub rest: RestArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where lookup tables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TablesArg {
+    /// On each rank
+    Copy,
+    /// As many rows on each rank
+    Split,
+    /// In their files, read row by row when wanted
+    File,
+}
+
+/// Where what every token needs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RestArg {
+    /// On each rank
+    Copy,
+    /// As many rows on each rank
+    Split,
 }
 
 /// Flags of `pull`.

@@ -9,6 +9,7 @@ mod doctor;
 mod eval;
 mod files;
 mod oracle;
+mod place;
 mod pull;
 mod serve;
 mod signals;
@@ -54,6 +55,7 @@ pub async fn run(cli: Cli) -> Done {
         Command::Eval(args) => eval::eval(&args).await,
         Command::Bench(args) => bench::bench(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Place(args) => place::place(&args),
         Command::Pull(args) => pull::pull(args).await,
     };
     done.unwrap_or_else(|error| failed(&error))

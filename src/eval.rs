@@ -2,7 +2,7 @@
 //! real graph, many at once, as a client's would; only the best token is taken each time, so that a mark can be
 //! repeated.
 //!
-//! A file of cases has one JSON object a line: `task`, the name of what is examined; `messages`, as the chat interface
+//! A file of cases has one JSON object a line: `task` names the skill that is examined; `messages`, as the chat interface
 //! takes them; `answer`. A reasoning section that the model writes before its answer does not count.
 
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
-use millstream_actors::assemble::Resources;
+use millstream_actors::assemble::{Resources, encode_settings};
 use millstream_actors::request::{Finish, Outcome, Reply, Submit};
 use millstream_topology::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::desk::Desk;
-use crate::http;
-use crate::mill::Mill;
+use crate::http::{self, Images};
+use crate::mill::{self, Mill};
 
 /// The largest file of cases that is read, in bytes.
 const FILE_LEN_MAX: u64 = 256 << 20;
@@ -32,14 +32,15 @@ const REASONED: &str = "</think>";
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// What is examined.
-    pub task: String,
+    #[serde(rename = "task")]
+    pub skill: String,
     /// The conversation, as the chat interface takes it.
     pub messages: Value,
     /// What the model must say, white space at both ends left out.
     pub answer: String,
 }
 
-/// How the cases of one task went.
+/// How the cases of one skill went.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Score {
     /// Answers that were right.
@@ -67,7 +68,8 @@ pub struct Wrong {
     /// Its line in the file, from 1.
     pub line: usize,
     /// What is examined.
-    pub task: String,
+    #[serde(rename = "task")]
+    pub skill: String,
     /// What should have been said.
     pub answer: String,
     /// What was said, reasoning and all.
@@ -77,7 +79,7 @@ pub struct Wrong {
 /// What came out.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// By task.
+    /// By skill.
     pub scores: BTreeMap<String, Score>,
     /// In the order of the file.
     pub wrong: Vec<Wrong>,
@@ -114,8 +116,10 @@ pub async fn mark(
     cases: &[(usize, Case)],
     (batch, tokens_max): (usize, u32),
 ) -> anyhow::Result<Report> {
-    let asked: Vec<Submit> =
-        cases.iter().map(|(line, case)| submit(*line, case, tokens_max)).collect::<anyhow::Result<_>>()?;
+    let body_max = mill::gateway(plan)?.settings.body_max;
+    let images = encode_settings(plan, resources).map(|settings| Images::new(&settings, body_max));
+    let submit = |(line, case): &(usize, Case)| submit(*line, case, images.as_ref(), tokens_max);
+    let asked: Vec<Submit> = cases.iter().map(submit).collect::<anyhow::Result<_>>()?;
     let mill = Mill::start(plan, resources, tokens_max as usize + 64).await?;
     let answers = cases.iter().zip(asked).map(|((line, _), submit)| ask(mill.desk(), *line, submit));
     let answers: Vec<anyhow::Result<Said>> =
@@ -138,7 +142,7 @@ struct Said {
 
 impl Report {
     fn add(&mut self, line: usize, case: &Case, said: Said) {
-        let score = self.scores.entry(case.task.clone()).or_default();
+        let score = self.scores.entry(case.skill.clone()).or_default();
         score.of += 1;
         score.prompt_tokens += said.prompt_tokens;
         score.answer_tokens += said.answer_tokens;
@@ -146,8 +150,8 @@ impl Report {
         if is_right(&said.text, &case.answer) {
             score.right += 1;
         } else {
-            let (task, answer) = (case.task.clone(), case.answer.clone());
-            self.wrong.push(Wrong { line, task, answer, said: said.text });
+            let (skill, answer) = (case.skill.clone(), case.answer.clone());
+            self.wrong.push(Wrong { line, skill, answer, said: said.text });
         }
     }
 }
@@ -158,10 +162,10 @@ fn is_right(said: &str, answer: &str) -> bool {
 }
 
 /// The request of a case, by the same road as a client's.
-fn submit(line: usize, case: &Case, tokens_max: u32) -> anyhow::Result<Submit> {
+fn submit(line: usize, case: &Case, images: Option<&Images>, tokens_max: u32) -> anyhow::Result<Submit> {
     let body =
         json!({"model": "default", "messages": case.messages, "temperature": 0, "max_tokens": tokens_max});
-    http::one_chat(&body).map_err(|why| anyhow::anyhow!("line {line}: {why}"))
+    http::one_chat(&body, images).map_err(|why| anyhow::anyhow!("line {line}: {why}"))
 }
 
 async fn ask(desk: &Arc<Desk>, line: usize, submit: Submit) -> anyhow::Result<Said> {

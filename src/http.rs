@@ -9,7 +9,7 @@
 //! | `GET /health` | forward progress, unit by unit |
 //! | `GET /metrics` | Prometheus text |
 //!
-//! `ask` reads the body, `generate` asks the desk, `openai` writes the answer, `sse` streams it, `fault` is everything
+//! `ask` reads the body, `images` what it has to be looked at, `generate` asks the desk, `openai` writes the answer, `sse` streams it, `fault` is everything
 //! that goes wrong, `body` and `listen` keep the bounds.
 
 use std::any::Any;
@@ -35,6 +35,7 @@ mod fault;
 mod fields;
 mod generate;
 mod health;
+mod images;
 pub(crate) mod listen;
 mod logprobs;
 mod metrics;
@@ -44,15 +45,17 @@ mod sse;
 mod text;
 
 pub(crate) use body::Bodies;
+use body::Held;
 use fault::Fault;
+pub(crate) use images::Images;
 pub(crate) use text::Text;
 
 /// The request that a chat body with one answer asks.
 ///
 /// # Errors
 /// What a client would be told.
-pub(crate) fn one_chat(body: &Value) -> Result<Submit, String> {
-    let ask = ask::chat(body).map_err(|fault| fault.message)?;
+pub(crate) fn one_chat(body: &Value, images: Option<&Images>) -> Result<Submit, String> {
+    let ask = ask::chat(body, images).map_err(|fault| fault.message)?;
     ask.submits().next().ok_or_else(|| "nothing is asked".to_owned())
 }
 
@@ -74,8 +77,26 @@ pub(crate) struct Http {
     pub(crate) facts: Arc<Facts>,
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) text: Arc<Text>,
+    /// Where the model has eyes.
+    pub(crate) images: Option<Arc<Images>>,
     /// A turn, or a wait for a step, longer than this is not well.
     pub(crate) busy_max: Duration,
+}
+
+impl Http {
+    /// Reads a body, elsewhere where it may have images.
+    async fn read<T: Send + 'static>(
+        &self,
+        held: Held,
+        read: impl FnOnce(&Value, Option<&Images>) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        match self.images.as_ref().filter(|_| Images::mentioned(&held.bytes)) {
+            None => read(&fields::parse(&held.bytes)?, self.images.as_deref()),
+            Some(images) => {
+                images.apart(move |images| read(&fields::parse(&held.bytes)?, Some(images))).await
+            }
+        }
+    }
 }
 
 /// All routes.

@@ -8,7 +8,8 @@
 //! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
 //! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones, [`eval`]
 //!    marks its answers.
-//! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most.
+//! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most, [`place`] what
+//!    a group would hold of a model.
 
 pub mod args;
 mod clock;
@@ -21,6 +22,7 @@ pub mod limits;
 pub mod meters;
 pub mod mill;
 pub mod oracle;
+pub mod place;
 pub mod server;
 pub mod simulate;
 pub mod source;

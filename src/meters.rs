@@ -65,6 +65,7 @@ impl Meters {
             "expired",
             "refused_overload",
             "refused_too_long",
+            "refused_image",
             "refused_invalid",
             "failed",
         ] {
@@ -122,6 +123,7 @@ pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Expired => "expired",
         Outcome::Refused(Refusal::Overload { .. }) => "refused_overload",
         Outcome::Refused(Refusal::TooLong { .. }) => "refused_too_long",
+        Outcome::Refused(Refusal::Image { .. }) => "refused_image",
         Outcome::Refused(Refusal::Invalid(_) | Refusal::Field { .. }) => "refused_invalid",
         Outcome::Failed(_) => "failed",
     }
@@ -134,7 +136,8 @@ mod tests {
     #[test]
     fn names_are_accepted_and_outcomes_counted() {
         let meters = Meters::new().unwrap();
-        meters.ended(&Outcome::Expired, Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4 });
+        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4, ..Usage::default() };
+        meters.ended(&Outcome::Expired, usage);
         meters.tokens(true, Duration::from_millis(7), 2);
         assert_eq!((meters.count("expired"), meters.count("finished")), (1, 0));
         assert_eq!(meters.prompt_tokens.get(), 3);

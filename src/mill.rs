@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use millstream_actors::assemble::{Driver, Resources, assemble};
-use millstream_actors::gauges::GroupGauges;
+use millstream_actors::gauges::{EncodeGauges, GroupGauges};
 use millstream_runtime::live::{self, LiveOptions, Running};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 use tokio::task::JoinHandle;
@@ -29,6 +29,7 @@ pub struct Mill {
     running: Arc<Running>,
     desk: Arc<Desk>,
     gauges: Vec<Arc<GroupGauges>>,
+    encoders: Vec<Arc<EncodeGauges>>,
     reach: u32,
     progress: Arc<Progress>,
     keeper: JoinHandle<()>,
@@ -61,8 +62,8 @@ impl Mill {
             progress: Arc::clone(&progress),
             gateway: gateway.seat,
         };
-        let (gauges, reach) = (assembly.gauges, assembly.reach.tokens);
-        Ok(Self { running, desk, gauges, reach, progress, keeper: tokio::spawn(keeper.keep()) })
+        let (gauges, encoders, reach) = (assembly.gauges, assembly.encoders, assembly.reach.tokens);
+        Ok(Self { running, desk, gauges, encoders, reach, progress, keeper: tokio::spawn(keeper.keep()) })
     }
 
     /// The graph itself: its seats and lanes, and how to kill a seat.
@@ -83,6 +84,11 @@ impl Mill {
     /// What the groups show of themselves.
     pub fn gauges(&self) -> &[Arc<GroupGauges>] {
         &self.gauges
+    }
+
+    /// What the encode actors show of themselves; none for a model without eyes.
+    pub fn encoders(&self) -> &[Arc<EncodeGauges>] {
+        &self.encoders
     }
 
     pub(crate) fn progress(&self) -> &Arc<Progress> {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use millstream_actors::assemble::Resources;
+use millstream_actors::assemble::{Resources, encode_settings};
 use millstream_runtime::Exit;
 use millstream_topology::Plan;
 
 use crate::clock;
 use crate::http::listen::Listening;
-use crate::http::{self, Bodies, Facts, Http, Text};
+use crate::http::{self, Bodies, Facts, Http, Images, Text};
 use crate::mill::{self, Mill};
 
 pub use crate::http::listen::ConnectionBounds;
@@ -90,8 +90,11 @@ impl Server {
         let mill = Arc::new(Mill::start(plan, resources, bounds.replies_max).await?);
         let facts =
             Facts { model: served_name(plan), plan: plan.id.to_string(), started: clock::unix_seconds() };
+        let body_max = settings.body_max;
         let router = http::router(Http {
             text: Arc::new(Text::new(resources.clone(), mill.reach())),
+            images: encode_settings(plan, resources)
+                .map(|settings| Arc::new(Images::new(&settings, body_max))),
             mill: Arc::clone(&mill),
             facts: Arc::new(facts),
             bodies: Arc::new(Bodies::new(settings.body_max, bounds.bodies_max, bounds.body_wait_max)),

@@ -12,7 +12,7 @@ use millstream_actors::request::{Outcome, Reply, RequestId, Submit};
 use millstream_actors::sched::Reused;
 use millstream_runtime::sim::{self, Faults, Sim, SimOptions};
 use millstream_runtime::{Inlet, Outlet, Time};
-use millstream_topology::{Plan, Settings};
+use millstream_topology::{Plan, Replay, Settings};
 
 use crate::mill;
 
@@ -61,7 +61,7 @@ pub struct SimulateOptions {
 /// # }
 /// ```
 pub fn simulate(plan: &Plan, resources: &Resources, options: &SimulateOptions) -> anyhow::Result<Report> {
-    let visits = load::draw(options.seed, options.requests);
+    let visits = load::draw(options.seed, options.requests, resources.model.vision().is_some());
     let weather = Weather { seed: options.seed, faults: None };
     let calm = Run::of(&without_reuse(plan), resources, weather, &load::patient(&visits))?;
     let faults = options.faults.then(|| faults(plan, options.seed)).transpose()?;
@@ -123,11 +123,13 @@ pub(crate) struct Run {
     /// Tokens that groups looked for, and those they found.
     pub(crate) reused: Reused,
     pub(crate) digest: u64,
+    /// The plan asks for a replay that is not exact, so what is said depends on what was found.
+    pub(crate) approximate: bool,
 }
 
 impl Run {
     fn of(plan: &Plan, resources: &Resources, weather: Weather, visits: &[Visit]) -> anyhow::Result<Self> {
-        let Assembly { graph, doors, gauges, .. } = assemble(plan, resources, Driver::Sim(COST))?;
+        let Assembly { graph, doors, gauges, encoders, .. } = assemble(plan, resources, Driver::Sim(COST))?;
         let Doors { submit, abandon, replies } = doors;
         let faults = weather.faults.unwrap_or_else(Faults::none);
         let mut sim = Sim::new(graph, SimOptions { seed: weather.seed, faults, ..SimOptions::default() });
@@ -146,12 +148,18 @@ impl Run {
             at_rest,
             restarts: restarts(&sim),
             failed: sim.failed().map(|exit| format!("{exit:?}")),
-            ledgers: gauges.iter().map(|group| Ledger::of(group)).collect(),
+            ledgers: gauges
+                .iter()
+                .map(|group| Ledger::of(group))
+                .chain(encoders.iter().map(|encode| Ledger::of_eyes(encode)))
+                .collect(),
             reused: Reused {
                 sought: gauges.iter().map(|group| group.tokens_sought.get()).sum(),
                 found: gauges.iter().map(|group| group.tokens_found.get()).sum(),
+                replayed: gauges.iter().map(|group| group.tokens_replayed.get()).sum(),
             },
             digest: sim.digest(),
+            approximate: resources.model.facts().state.is_some() && plan.cache.replay != Replay::Exact,
             heard,
         })
     }

@@ -213,6 +213,8 @@ async fn health_and_metrics_show_the_groups() {
         "millstream_first_token_seconds_count 1",
         "millstream_group_blocks_used{group=\"decode\"} 0",
         "millstream_prefix_found_tokens_total{group=\"prefill\"} 0",
+        "millstream_prefix_replayed_tokens_total{group=\"prefill\"} 0",
+        "millstream_group_state_slots_used{group=\"decode\"} 0",
         "millstream_prefix_evicted_blocks_total{group=\"decode\"} 0",
         "millstream_lane_depth{lane=\"http.submit\"} 0",
     ] {

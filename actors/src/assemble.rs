@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use millstream_kernels::{KvLayout, KvMemory, Model};
 use millstream_runtime::{Graph, Inlet, Outlet};
-use millstream_topology::{Activations, ActorPlan, GroupSettings, KvFormat, Plan, Role, Settings};
+use millstream_topology::{
+    Activations, ActorPlan, EncodeSettings, GroupSettings, KvFormat, Plan, Role, Settings,
+};
 
 use crate::error::Error;
-use crate::gauges::GroupGauges;
+use crate::gauges::{EncodeGauges, GroupGauges};
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
 use crate::sched::StateBounds;
@@ -93,6 +95,8 @@ pub struct Assembly {
     pub doors: Doors,
     /// One a group, in the order of the plan.
     pub gauges: Vec<Arc<GroupGauges>>,
+    /// One an encode actor; none for a model without eyes.
+    pub encoders: Vec<Arc<EncodeGauges>>,
     /// How long prompt and answer may be.
     pub reach: Reach,
 }
@@ -106,7 +110,38 @@ pub fn assemble(plan: &Plan, resources: &Resources, driver: Driver) -> Result<As
         return Err(Error::NotBuilt(refusal));
     }
     let groups = GroupPlan::of(plan, resources)?;
-    wiring::wire(plan, resources, driver, groups)
+    let encoders = EncodePlan::of(plan, resources)?;
+    wiring::wire(plan, resources, driver, (groups, encoders))
+}
+
+/// How images are looked at: as the plan says, or else as is usual; `None` for a model without eyes.
+pub fn encode_settings(plan: &Plan, resources: &Resources) -> Option<EncodeSettings> {
+    resources.model.vision()?;
+    let threads = || plan.actors.iter().filter_map(ActorPlan::group).map(|group| group.threads).max();
+    Some(plan.encode().cloned().unwrap_or_else(|| EncodeSettings::standard(threads().unwrap_or(1))))
+}
+
+/// One copy of an encode actor. A model with eyes has one, whether the file mentions it or not.
+struct EncodePlan {
+    /// Seat and unit.
+    name: String,
+    settings: EncodeSettings,
+}
+
+impl EncodePlan {
+    fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
+        let said = plan.actors_of(&Role::Encode).next();
+        let Some(settings) = encode_settings(plan, resources) else {
+            return said.map_or(Ok(Vec::new()), |actor| Err(Error::NoEyes(actor.name.to_string())));
+        };
+        let taken = plan.actor("encode").is_some();
+        let name = said.map_or(if taken { "encode.images" } else { "encode" }, |actor| actor.name.as_str());
+        let copy = |copy: usize| {
+            let name = if settings.groups == 1 { name.to_owned() } else { format!("{name}.{copy}") };
+            Self { name, settings: settings.clone() }
+        };
+        Ok((0..settings.groups).map(copy).collect())
+    }
 }
 
 /// One group of ranks: a copy of a prefill or decode actor.
@@ -136,6 +171,10 @@ impl GroupPlan {
             };
             let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
             let layout = layout(plan, &settings, resources);
+            if layout.paired > 0 && !settings.block_size.is_multiple_of(2) {
+                let (actor, block_size) = (actor.name.to_string(), settings.block_size);
+                return Err(Error::Pairs { actor, block_size });
+            }
             let state = state(plan, &settings, prefill, resources, layout);
             let blocks = blocks(actor, &settings, layout, state.map_or(0, |state| state.slots))?;
             for copy in 0..settings.groups {
@@ -161,7 +200,7 @@ fn layout(plan: &Plan, settings: &GroupSettings, resources: &Resources) -> KvLay
         KvFormat::F16 => millstream_kernels::KvFormat::F16,
         KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
     };
-    KvLayout { format, ..resources.model.kv_layout(settings.block_size as usize) }
+    KvLayout { format, ..resources.model.facts().kv_layout(settings.block_size as usize) }
 }
 
 /// What a group keeps to where the model keeps a state. There is a slot for each sequence that owns blocks; in a prefill

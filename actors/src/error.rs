@@ -35,6 +35,16 @@ pub enum Error {
         /// Bytes of both.
         needed: u64,
     },
+    /// An entry of two tokens would lie in two blocks.
+    #[error(
+        "actors.{actor}.block_size is {block_size}, and this model keeps entries of two tokens: make it even"
+    )]
+    Pairs {
+        /// The actor.
+        actor: String,
+        /// Tokens of a block in the plan.
+        block_size: u32,
+    },
     /// The system does not give that much memory.
     #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
     NotGranted {
@@ -43,6 +53,9 @@ pub enum Error {
         /// Bytes in the plan.
         given: u64,
     },
+    /// The plan has an encode actor, and nothing to look with.
+    #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]
+    NoEyes(String),
     /// The plan asks for what is not built yet.
     #[error("{0}")]
     NotBuilt(String),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::message::{Cancel, Cause, Failure, Found, GatewayMessage, Piece, SequenceId, Text, Tokenize};
-use crate::outbox::{Outbox, RETRY};
+use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
 
 /// A request goes down the road at most this often.
@@ -73,6 +73,8 @@ pub struct Gateway {
     streams: BTreeMap<RequestId, Stream>,
     /// Every stream's deadline, and when waiting attempts go out.
     timers: BTreeSet<(Time, RequestId)>,
+    /// Clients that went away while their request was on its way here: who goes away is heard first.
+    gone: Tombstones,
 }
 
 impl Gateway {
@@ -80,14 +82,18 @@ impl Gateway {
     pub fn new(bounds: GatewayBounds, lanes: GatewayLanes) -> Self {
         let GatewayLanes { tokenize, cancel, close, replies, tokenizer } = lanes;
         let (cancels, closes) = (Outbox::new(cancel), Outbox::new(close));
-        let (streams, timers) = (BTreeMap::new(), BTreeSet::new());
-        Self { bounds, tokenize, cancels, closes, replies, tokenizer, streams, timers }
+        let (streams, timers, gone) = (BTreeMap::new(), BTreeSet::new(), Tombstones::default());
+        Self { bounds, tokenize, cancels, closes, replies, tokenizer, streams, timers, gone }
     }
 
     fn submit(&mut self, submit: Submit, ctx: &mut Ctx<'_>) {
         let request = submit.request;
         if self.streams.contains_key(&request) {
             return;
+        }
+        if self.gone.covers(SequenceId { request, attempt: 0 }) {
+            let (outcome, usage) = (Outcome::Cancelled, Usage::default());
+            return self.replies.send(Reply::End { request, outcome, usage });
         }
         let patience = submit.patience.unwrap_or(self.bounds.patience).min(self.bounds.patience);
         let deadline = ctx.now() + patience;
@@ -196,6 +202,15 @@ impl Gateway {
         }
     }
 
+    /// The client went away: before its request came here, or while it is answered, or a moment after its end.
+    fn leave(&mut self, request: RequestId, ctx: &mut Ctx<'_>) {
+        if self.streams.contains_key(&request) {
+            self.abandon(request, Outcome::Cancelled, ctx);
+        } else {
+            self.gone.add(Cancel { sequence: SequenceId { request, attempt: 0 } }, ctx.now());
+        }
+    }
+
     fn abandon(&mut self, request: RequestId, outcome: Outcome, ctx: &mut Ctx<'_>) {
         if self.streams.contains_key(&request) {
             self.call_off(request);
@@ -254,7 +269,7 @@ impl Actor for Gateway {
     fn handle(&mut self, message: GatewayMessage, ctx: &mut Ctx<'_>) {
         match message {
             GatewayMessage::Submit(submit) => self.submit(submit, ctx),
-            GatewayMessage::Abandon(request) => self.abandon(request, Outcome::Cancelled, ctx),
+            GatewayMessage::Abandon(request) => self.leave(request, ctx),
             GatewayMessage::Text(texts) => texts.into_iter().for_each(|text| self.text(text, ctx)),
             GatewayMessage::Failure(failure) => self.failure(failure, ctx),
         }

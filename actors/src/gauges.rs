@@ -1,5 +1,5 @@
-//! What a group shows of itself: numbers the actor writes and the rim reads, for `/metrics`, for tests and for the
-//! simulator's check that the ledger is at zero. Never read by an actor.
+//! What a group, or an encode actor, shows of itself: numbers the actor writes and the rim reads, for `/metrics`, for
+//! tests and for the simulator's check that the ledger is at zero. Never read by an actor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,4 +57,21 @@ impl Gauge {
     pub(crate) fn add(&self, more: usize) {
         self.0.fetch_add(more as u64, Ordering::Relaxed);
     }
+}
+
+/// Numbers of one encode actor. Written by its seat alone.
+#[derive(Debug, Default)]
+pub struct EncodeGauges {
+    /// The actor's name.
+    pub name: String,
+    /// Images looked at since start.
+    pub images: Gauge,
+    /// Images that were known already, since start.
+    pub hits: Gauge,
+    /// Time that looking took since start.
+    pub nanoseconds: Gauge,
+    /// Bytes of embeddings kept.
+    pub cached_bytes: Gauge,
+    /// Requests that wait, the one looked at included.
+    pub waiting: Gauge,
 }

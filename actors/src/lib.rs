@@ -6,7 +6,7 @@
 //! 1. [`request`]: what the shell hands in and gets back.
 //! 2. [`gateway`]: the door: bounds, deadlines, and what each client has got so far.
 //! 3. [`tokenizer`]: text to token ids ([`prompt`] and [`text`] are how).
-//! 4. [`router`]: which groups compute it.
+//! 4. [`router`]: which groups compute it. A prompt with images ([`picture`]) goes to [`encode`] first.
 //! 5. [`prefill`]: the prompt, in chunks; then the handover under a lease.
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
@@ -18,6 +18,7 @@
 pub mod assemble;
 pub mod decode;
 pub mod detokenizer;
+pub mod encode;
 pub mod error;
 pub mod gateway;
 pub mod gauges;
@@ -25,6 +26,7 @@ pub mod group;
 pub mod kv;
 pub mod message;
 pub mod outbox;
+pub mod picture;
 pub mod prefill;
 pub mod prompt;
 pub mod rank;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, LeaseId, SlotId};
-use crate::request::{Finish, Logprobs, Refusal, Request, RequestId, Sampling, Submit};
+use crate::request::{Finish, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
 
 /// One attempt at one request inside a group.
@@ -113,7 +113,9 @@ pub enum RouterMessage {
     Arrive(Arc<Request>),
     /// gateway → router (offer, urgent)
     Cancel(Cancel),
-    /// prefill, decode → router (hold)
+    /// encode → router (hold): every image of the request was looked at.
+    Spans(Arc<Request>),
+    /// encode, prefill, decode → router (hold)
     Ended(Vec<Ended>),
 }
 
@@ -124,7 +126,7 @@ pub struct Cancel {
     pub sequence: SequenceId,
 }
 
-/// A sequence has left a group.
+/// A sequence has left a group, or an encode actor before it came to one.
 pub struct Ended {
     /// Which.
     pub sequence: SequenceId,
@@ -143,6 +145,16 @@ pub enum Departure {
     Dropped,
     /// It cannot go on here.
     Failed(Cause),
+}
+
+// ---- encode -------------------------------------------------------------------------------------------------------
+
+/// Into an encode actor.
+pub enum EncodeMessage {
+    /// router → encode (offer): make the embeddings of its images.
+    Look(Arc<Request>),
+    /// router → encode (offer, urgent)
+    Cancel(Cancel),
 }
 
 // ---- prefill and decode -------------------------------------------------------------------------------------------
@@ -293,6 +305,8 @@ pub struct StepRow {
     pub start: u32,
     /// The block table up to the last input token.
     pub blocks: Vec<BlockId>,
+    /// All images of the sequence, with their embeddings; the rank cuts out what the row needs.
+    pub images: Arc<[PromptImage]>,
     /// What the sequence keeps beside it, where the model keeps something.
     pub state: Option<RowState>,
     /// Set when the last token's logits choose the next token.

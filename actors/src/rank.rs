@@ -1,14 +1,17 @@
 //! rank: runs the steps of a group on one device. It owns the KV memory and the backend with its threads, and knows
 //! nothing of requests: bytes in, rows forward, tokens chosen, bytes out, all answered in one message.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::{Backend, KvLayout, KvMemory, Local, Model, Row, Scratch, Want};
+use millstream_kernels::{Backend, KvLayout, KvMemory, Local, Model, Row, Scratch, Span, Want};
 use millstream_runtime::{Actor, Ctx, ReplyOut};
 
-use crate::message::{Export, Exported, Import, Observed, Place, RowState, Step, StepDone, StepRow};
+use crate::message::{Export, Exported, Import, Observed, Place, RowState, Sample, Step, StepDone, StepRow};
 use crate::sample::Sampler;
+
+mod images;
 
 /// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
 #[derive(Clone, Copy, Debug)]
@@ -73,15 +76,19 @@ impl Rank {
         let wants: Vec<Vec<u32>> = rows.iter().map(wanted).collect();
         let tables: Vec<Vec<u32>> =
             rows.iter().map(|row| row.blocks.iter().map(|block| block.0).collect()).collect();
+        let seen: Vec<Seen<'_>> = rows.iter().map(|row| self.seen(row)).collect();
         let step: Vec<Row<'_>> = rows
             .iter()
             .zip(&wants)
             .zip(&tables)
-            .map(|((row, wants), blocks)| Row {
+            .zip(&seen)
+            .map(|(((row, wants), blocks), seen)| Row {
                 tokens: &row.tokens,
                 start: row.start,
                 blocks,
                 logits: Want::At(wants),
+                spans: &seen.spans,
+                turns: &seen.turns,
                 local: row.state.as_ref().map(local).unwrap_or_default(),
                 ..Row::default()
             })
@@ -93,6 +100,15 @@ impl Rank {
                 .expect("a planned row fits the model");
         }
         self.choose(rows, &wants)
+    }
+
+    /// What stands in a row for tokens of images, and how they turn the others.
+    fn seen<'a>(&self, row: &'a StepRow) -> Seen<'a> {
+        let Some(vision) = self.model.vision().filter(|_| !row.images.is_empty()) else {
+            return Seen::default();
+        };
+        let turns = vision.turns(&images::plans(row), row.start, row.tokens.len());
+        Seen { spans: images::spans(row, vision.width()), turns }
     }
 
     fn choose(&mut self, rows: &[StepRow], wants: &[Vec<u32>]) -> StepDone {
@@ -111,13 +127,21 @@ impl Rank {
                     });
                 }
                 if let (Some(choice), true) = (&row.sample, offset as usize + 1 == row.tokens.len()) {
-                    token = self.sampler.choose(logits, choice);
+                    token = self.sampler.choose(logits, &self.without_images(choice));
                     done.unsound.extend(token.is_none().then_some(row.sequence));
                 }
             }
             done.tokens.push(token);
         }
         done
+    }
+
+    /// An answer has no images: the token that stands for them is never chosen.
+    fn without_images<'a>(&self, choice: &'a Sample) -> Cow<'a, Sample> {
+        let Some(image) = self.model.facts().image_token else { return Cow::Borrowed(choice) };
+        let mut choice = choice.clone();
+        choice.banned.push(image);
+        Cow::Owned(choice)
     }
 
     fn export(&self, export: Export) -> Exported {
@@ -128,6 +152,13 @@ impl Rank {
         let data = export.places.iter().map(bytes).collect();
         Exported { export, data }
     }
+}
+
+/// The part of a row that comes from images.
+#[derive(Default)]
+struct Seen<'a> {
+    spans: Vec<Span<'a>>,
+    turns: Vec<[u32; 3]>,
 }
 
 fn local(state: &RowState) -> Local<'_> {

@@ -1,19 +1,22 @@
 //! What a client asked and how it ends. These types cross the rim: the shell fills a [`Submit`], the gateway answers
 //! with [`Reply`]s. Everything between lives in [`crate::message`].
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_kernels::ImagePlan;
 use millstream_runtime::Time;
 
 use crate::kv::BlockHash;
+use crate::picture::Picture;
 
 /// Names one request for the life of the running graph; the shell counts them up from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// Who speaks in a chat message. Roles are a closed list, so that a role can never smuggle a control token into a prompt.
-pub use crate::text::{ChatMessage, ChatRole};
+pub use crate::text::{ChatMessage, ChatRole, Content, Part};
 
 mod sampling;
 
@@ -114,6 +117,8 @@ pub struct Request {
     pub attempt: u32,
     /// Token ids of the prompt, never empty.
     pub prompt: Arc<[u32]>,
+    /// Images that some of the prompt's tokens stand for, ascending.
+    pub images: Arc<[PromptImage]>,
     /// Hashes of the prompt's full blocks; none where no group reuses blocks.
     pub hashes: Arc<[BlockHash]>,
     /// Token ids of the answer that an earlier attempt delivered.
@@ -138,6 +143,36 @@ pub struct Request {
     pub deadline: Time,
     /// Logits to be shown.
     pub observe: Observe,
+}
+
+/// What an image is to the model: `[tokens, width]`, shared by all who need it.
+pub type Embeddings = Arc<[f32]>;
+
+/// An image of a prompt: where it stands, and what it is to the model once it was looked at.
+#[derive(Clone, PartialEq)]
+pub struct PromptImage {
+    /// Position of its first token.
+    pub first: u32,
+    /// What becomes of it, and how many tokens that takes.
+    pub plan: ImagePlan,
+    /// The image.
+    pub picture: Arc<Picture>,
+    /// Set by the encode role. A sequence that is computed again needs them again, so they stay with the request.
+    pub embeddings: Option<Embeddings>,
+}
+
+impl PromptImage {
+    /// The position behind its last token.
+    pub fn end(&self) -> usize {
+        self.first as usize + self.plan.tokens
+    }
+}
+
+impl fmt::Debug for PromptImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, plan, picture, embeddings } = self;
+        write!(f, "PromptImage({first}, {plan:?}, {picture:?}, encoded: {})", embeddings.is_some())
+    }
 }
 
 /// Why an answer is complete.
@@ -166,6 +201,13 @@ pub enum Refusal {
     },
     /// The request itself is wrong, and how.
     Invalid(String),
+    /// One of its images cannot be seen.
+    Image {
+        /// Where it stands in the request, as a path.
+        place: String,
+        /// A whole sentence without its full stop.
+        why: String,
+    },
     /// One of its settings does not fit this model or the other settings.
     Field {
         /// The setting, by its name in the HTTP interface.

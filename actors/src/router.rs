@@ -1,7 +1,7 @@
 //! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
 //! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals. A
 //! prefill group that was last sent a prompt that begins alike is taken before the least loaded one, unless more waits
-//! there than its blocks save.
+//! there than its blocks save. A prompt with images goes to an encode actor first, and is placed when it comes back.
 //!
 //! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
 
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use beginnings::Beginnings;
+use looks::Looks;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
@@ -17,6 +18,9 @@ use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Refusal, Request, RequestId};
 
 mod beginnings;
+mod looks;
+
+pub use looks::EncodeDoor;
 
 /// What a request is told when every lane is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -76,6 +80,8 @@ pub struct Router {
     decodes: Vec<Load>,
     /// Of the prompts that prefill groups computed.
     beginnings: Beginnings,
+    /// Requests that have no groups yet.
+    looks: Looks,
     lanes: RouterLanes,
     routes: BTreeMap<RequestId, Route>,
     deadlines: BTreeSet<(Time, RequestId)>,
@@ -83,12 +89,19 @@ pub struct Router {
 }
 
 impl Router {
-    /// Routes over `prefills` and `decodes`; without `prefills` the decode groups are joined.
-    pub fn new(prefills: Vec<GroupDoor>, decodes: Vec<GroupDoor>, lanes: RouterLanes) -> Self {
+    /// Routes over `prefills` and `decodes`; without `prefills` the decode groups are joined. Prompts with images go
+    /// through `encoders`.
+    pub fn new(
+        prefills: Vec<GroupDoor>,
+        decodes: Vec<GroupDoor>,
+        encoders: Vec<EncodeDoor>,
+        lanes: RouterLanes,
+    ) -> Self {
         Self {
             prefills: prefills.into_iter().map(Load::from).collect(),
             decodes: decodes.into_iter().map(Load::from).collect(),
             beginnings: Beginnings::default(),
+            looks: Looks::new(encoders),
             lanes,
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -98,11 +111,35 @@ impl Router {
 
     fn arrive(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
         let sequence = request.sequence();
-        let newer = self.routes.get(&request.id).is_none_or(|route| route.attempt < request.attempt);
+        let older = |attempt: u32| attempt < request.attempt;
+        let newer = self.routes.get(&request.id).is_none_or(|route| older(route.attempt))
+            && self.looks.get(request.id).is_none_or(|away| older(away.attempt));
         if !newer || self.tombstones.covers(sequence) {
             return;
         }
         self.forget(request.id);
+        if !Looks::needs(&request) {
+            return self.place(request, ctx);
+        }
+        match self.looks.send(&request) {
+            true => {
+                self.deadlines.insert((request.deadline, request.id));
+            }
+            false => self.refuse(sequence),
+        }
+    }
+
+    /// An encode actor gives a request back.
+    fn seen(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
+        if self.looks.get(request.id).is_some_and(|away| away.attempt == request.attempt) {
+            self.forget(request.id);
+            self.place(request, ctx);
+        }
+    }
+
+    /// Sends a request to its groups.
+    fn place(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
+        let sequence = request.sequence();
         let (prefill, decode) = self.groups_for(&request);
         let Some(decode) = decode else { return self.refuse(sequence) };
         let door = prefill.map_or(&self.decodes[decode].admit, |number| &self.prefills[number].admit);
@@ -158,6 +195,10 @@ impl Router {
     fn cancel(&mut self, cancel: Cancel, now: Time) {
         self.tombstones.add(cancel, now);
         let SequenceId { request, attempt } = cancel.sequence;
+        if let Some(&away) = self.looks.get(request).filter(|away| away.attempt <= attempt) {
+            self.forget(request);
+            self.looks.cancel(away, cancel);
+        }
         if self.routes.get(&request).is_some_and(|route| route.attempt <= attempt)
             && let Some(route) = self.forget(request)
         {
@@ -167,7 +208,11 @@ impl Router {
 
     fn ended(&mut self, ended: Ended) {
         let Ended { sequence, how } = ended;
-        if self.routes.get(&sequence.request).is_none_or(|route| route.attempt != sequence.attempt) {
+        let attempts = [
+            self.routes.get(&sequence.request).map(|route| route.attempt),
+            self.looks.get(sequence.request).map(|away| away.attempt),
+        ];
+        if !attempts.contains(&Some(sequence.attempt)) {
             return;
         }
         match how {
@@ -201,6 +246,9 @@ impl Router {
     }
 
     fn forget(&mut self, request: RequestId) -> Option<Route> {
+        if let Some(away) = self.looks.remove(request) {
+            self.deadlines.remove(&(away.deadline, request));
+        }
         let route = self.routes.remove(&request)?;
         self.deadlines.remove(&(route.deadline, request));
         if let Some(number) = route.prefill {
@@ -220,6 +268,19 @@ impl Router {
         for &sequence in &sequences {
             if let Some(route) = self.forget(sequence.request) {
                 self.cancel_route(&route, Cancel { sequence });
+            }
+        }
+        sequences
+    }
+
+    /// The same for requests that are away: all, or those with a dead encode actor.
+    fn call_back(&mut self, dead: Option<usize>) -> Vec<SequenceId> {
+        let sequences = self.looks.sequences(dead);
+        for &sequence in &sequences {
+            let away = self.looks.get(sequence.request).copied();
+            self.forget(sequence.request);
+            if let (Some(away), None) = (away, dead) {
+                self.looks.cancel(away, Cancel { sequence });
             }
         }
         sequences
@@ -254,6 +315,7 @@ impl Actor for Router {
     fn handle(&mut self, message: RouterMessage, ctx: &mut Ctx<'_>) {
         match message {
             RouterMessage::Arrive(request) => self.arrive(request, ctx),
+            RouterMessage::Spans(request) => self.seen(request, ctx),
             RouterMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
             RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended)),
         }
@@ -267,6 +329,9 @@ impl Actor for Router {
             }
             self.forget(request);
         }
+        if !self.looks.flush() {
+            ctx.wake_at(ctx.now() + RETRY);
+        }
         for group in self.prefills.iter_mut().chain(&mut self.decodes) {
             if !group.cancel.flush() {
                 ctx.wake_at(ctx.now() + RETRY);
@@ -277,6 +342,12 @@ impl Actor for Router {
     fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
         if peer == self.lanes.gateway {
             self.call_off(|_| true);
+            self.call_back(None);
+        }
+        if let Some(dead) = self.looks.died(peer) {
+            for sequence in self.call_back(Some(dead)) {
+                self.lanes.failures.send(Failure { sequence, cause: Cause::Lost });
+            }
         }
         if let Some(number) = self.prefills.iter().position(|group| group.seat == peer) {
             self.prefills[number].cancel.clear();

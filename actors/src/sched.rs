@@ -177,7 +177,7 @@ impl Scheduler {
     /// Bytes for piece number `first`, `first + 1`, … of an adopted sequence: its blocks, then its state. Unknown sequences are passed over.
     pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Vec<u8>>) {
         let Some((&arrival, sequence)) = self.find(id) else { return };
-        let places: Vec<Place> = sequence.places().skip(first).collect();
+        let places: Vec<Place> = sequence.places(self.bounds.block_size).skip(first).collect();
         let imports = places.into_iter().zip(data).map(|(place, data)| (arrival, Import { place, data }));
         self.imports.extend(imports);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::kv::{BlockHash, BlockId, HashChain, Owner, SlotId};
+use crate::kv::{BlockHash, BlockId, HashChain, Owner, SlotId, blocks_for};
 use crate::message::{Chosen, Found, Place, RowState, Sample, SequenceId, Token};
 use crate::request::{Finish, Logprobs, Observe, Request};
 use crate::sample::Tally;
@@ -75,7 +75,7 @@ impl Sequence {
         let mut hashes = Vec::new();
         if let Some(chain) = chain {
             hashes.extend_from_slice(&request.hashes);
-            chain.extend(&mut hashes, &tokens);
+            chain.extend_seeing(&mut hashes, &tokens, &request.images);
         }
         Self {
             request,
@@ -148,10 +148,11 @@ impl Sequence {
         self.reached = self.reached.max(self.computed);
     }
 
-    /// Where its bytes lie, in the order in which they travel: the blocks, then the state.
-    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    /// Where the bytes of what is computed lie, in the order in which they travel: the blocks, then the state.
+    pub fn places(&self, block_size: u32) -> impl Iterator<Item = Place> + '_ {
         let state = self.state.map(|state| Place::Slot(state.slot));
-        self.blocks.iter().map(|&block| Place::Block(block)).chain(state)
+        let blocks = &self.blocks[..blocks_for(self.computed, block_size)];
+        blocks.iter().map(|&block| Place::Block(block)).chain(state)
     }
 
     /// What a row that begins now says of the state.

@@ -57,7 +57,7 @@ mod template;
 mod tokenizer;
 mod vocab;
 
-pub use chat::{ChatMessage, ChatRole};
+pub use chat::{ChatMessage, ChatRole, Content, Part};
 pub use error::TextError;
 pub use marked::Marked;
 pub use stream::{Piece, TextStream};

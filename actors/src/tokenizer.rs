@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_kernels::Model;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut};
 
 use crate::kv::HashChain;
 use crate::message::{Cause, Failure, SequenceId, Tokenize};
-use crate::prompt::{Encoding, encode, known};
-use crate::request::{Prompt, Refusal, Request, Submit};
+use crate::prompt::{Encoding, Eyes, Reader, known};
+use crate::request::{Prompt, PromptImage, Refusal, Request, Submit};
 use crate::text::{ChatTemplate, TextStream, Tokenizer};
 
 /// What a request is told when the router's lane is full.
@@ -33,43 +34,57 @@ pub struct TokenizerLanes {
     pub failures: HoldOut<Failure>,
 }
 
+/// What the tokenizer reads with.
+#[derive(Clone)]
+pub struct Reading {
+    /// Text to ids.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Renders chats; without one they are refused.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// Says how many tokens an image takes; without eyes images are refused.
+    pub model: Arc<dyn Model>,
+    /// Names the blocks of prompts, where some group reuses them.
+    pub chain: Option<HashChain>,
+}
+
+/// A prompt that was read, shared by a family.
+#[derive(Clone)]
+struct Read {
+    ids: Arc<[u32]>,
+    images: Arc<[PromptImage]>,
+}
+
 /// See the module.
 pub struct TokenizerActor {
-    tokenizer: Arc<Tokenizer>,
-    template: Option<Arc<ChatTemplate>>,
+    reading: Reading,
     reach: Reach,
-    /// Names the blocks of prompts, where some group reuses them.
-    chain: Option<HashChain>,
     lanes: TokenizerLanes,
-    /// The last prompt of a family and its ids.
-    last: Option<(Arc<Prompt>, Arc<[u32]>)>,
+    /// The last prompt of a family and what it is to the model.
+    last: Option<(Arc<Prompt>, Read)>,
 }
 
 impl TokenizerActor {
-    /// Encodes with `tokenizer`, renders chats with `template` (without one, chats are refused), names blocks with
-    /// `chain`.
-    pub fn new(
-        tokenizer: Arc<Tokenizer>,
-        template: Option<Arc<ChatTemplate>>,
-        reach: Reach,
-        chain: Option<HashChain>,
-        lanes: TokenizerLanes,
-    ) -> Self {
-        Self { tokenizer, template, reach, chain, lanes, last: None }
+    /// Reads with `reading` what fits into `reach`.
+    pub fn new(reading: Reading, reach: Reach, lanes: TokenizerLanes) -> Self {
+        Self { reading, reach, lanes, last: None }
     }
 
-    /// Ids of the prompt. Requests of a family come one after the other and share one prompt, which is encoded once.
-    fn encode(&mut self, submit: &Submit) -> Result<Arc<[u32]>, Refusal> {
-        if let Some((_, ids)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, &submit.prompt)) {
-            return Ok(Arc::clone(ids));
+    /// The prompt as the model reads it. Requests of a family come one after the other and share one prompt, which is
+    /// encoded once.
+    fn encode(&mut self, submit: &Submit) -> Result<Read, Refusal> {
+        if let Some((_, read)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, &submit.prompt)) {
+            return Ok(read.clone());
         }
-        let ids = encode(&self.tokenizer, self.template.as_deref(), &submit.prompt, Encoding::SERVED)?;
-        if ids.is_empty() {
+        let Reading { tokenizer, template, model, .. } = &self.reading;
+        let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
+        let reader = Reader { tokenizer, template, eyes, tokens_max: Some(self.reach.tokens) };
+        let encoded = reader.encode(&submit.prompt, Encoding::SERVED)?;
+        if encoded.ids.is_empty() {
             return Err(invalid("the prompt has no tokens"));
         }
-        let ids: Arc<[u32]> = ids.into();
-        self.last = submit.family.map(|_| (Arc::clone(&submit.prompt), Arc::clone(&ids)));
-        Ok(ids)
+        let read = Read { ids: encoded.ids.into(), images: encoded.images.into() };
+        self.last = submit.family.map(|_| (Arc::clone(&submit.prompt), read.clone()));
+        Ok(read)
     }
 
     /// The longest answer that fits behind a prompt of `prompt` tokens. An answer that was asked for and does not fit
@@ -87,9 +102,10 @@ impl TokenizerActor {
     fn request(&mut self, message: &Tokenize) -> Result<Request, Refusal> {
         let submit = &message.submit;
         TextStream::new(submit.stops.clone()).map_err(invalid)?;
-        known(&self.tokenizer, "logit_bias", submit.sampling.bias.iter().map(|(id, _)| *id))?;
-        known(&self.tokenizer, "stop_token_ids", submit.stop_tokens.iter().copied())?;
-        let prompt = self.encode(submit)?;
+        let tokenizer = &self.reading.tokenizer;
+        known(tokenizer, "logit_bias", submit.sampling.bias.iter().map(|(id, _)| *id))?;
+        known(tokenizer, "stop_token_ids", submit.stop_tokens.iter().copied())?;
+        let Read { ids: prompt, images } = self.encode(submit)?;
         let tokens_max = self.answer_max(prompt.len(), submit.tokens_max)?;
         if submit.tokens_min > tokens_max {
             let why =
@@ -97,13 +113,14 @@ impl TokenizerActor {
             return Err(Refusal::Field { field: "min_tokens", why });
         }
         let mut hashes = Vec::new();
-        if let Some(chain) = &self.chain {
-            chain.extend(&mut hashes, &prompt);
+        if let Some(chain) = &self.reading.chain {
+            chain.extend_seeing(&mut hashes, &prompt, &images);
         }
         Ok(Request {
             id: submit.request,
             attempt: message.attempt,
             prompt,
+            images,
             hashes: hashes.into(),
             sent: Arc::clone(&message.sent),
             family: submit.family,

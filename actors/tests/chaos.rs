@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use common::double::DOUBLE;
 use common::{Answer, World, alone, plan, prompts, resources, submit};
 use millstream_actors::assemble::Resources;
 use millstream_actors::request::{Outcome, RequestId, Submit};
@@ -25,11 +26,12 @@ fn requests() -> Vec<Submit> {
 }
 
 /// Topologies that the seeds take turns at: one group, two groups, small memory, several groups of each.
-fn plans() -> Vec<Plan> {
+fn plans(small: &str) -> Vec<Plan> {
+    let small = format!("memory = \"{small}\"");
     vec![
         plan("chunk_tokens = 16", "joined = true"),
         plan("chunk_tokens = 32\nlease = \"200ms\"", "joined = false"),
-        plan("memory = \"300KiB\"\nchunk_tokens = 7", "joined = false\nmemory = \"300KiB\""),
+        plan(&format!("{small}\nchunk_tokens = 7"), &format!("joined = false\n{small}")),
         plan("groups = 2\nchunk_tokens = 64", "groups = 2\njoined = false"),
     ]
 }
@@ -98,10 +100,19 @@ fn judge(seed: u64, expected: &BTreeMap<RequestId, Answer>, run: &Run) -> (usize
 
 #[test]
 fn two_hundred_seeds_and_a_new_one() {
-    let resources = resources("tiny-llama");
+    many_seeds("tiny-llama", "300KiB");
+}
+
+#[test]
+fn two_hundred_seeds_for_a_model_with_a_state() {
+    many_seeds(DOUBLE, "10KiB");
+}
+
+fn many_seeds(model: &str, small: &str) {
+    let resources = resources(model);
     let expected = alone(&resources, &requests());
     assert!(expected.values().all(|answer| answer.tokens.len() == TOKENS as usize), "{expected:?}");
-    let plans = plans();
+    let plans = plans(small);
     let new = u64::from(std::process::id()) * 1_000_003;
     println!("the new seed is {new}");
     let (mut finished, mut all) = (0, 0);
@@ -130,9 +141,18 @@ fn two_hundred_seeds_and_a_new_one() {
 /// Where no message is lost, no death costs a request: whoever dies but the gateway, every answer is complete.
 #[test]
 fn without_lost_messages_every_request_is_answered() {
-    let resources = resources("tiny-llama");
+    deaths_only("tiny-llama", "300KiB");
+}
+
+#[test]
+fn without_lost_messages_every_request_of_a_model_with_a_state_is_answered() {
+    deaths_only(DOUBLE, "10KiB");
+}
+
+fn deaths_only(model: &str, small: &str) {
+    let resources = resources(model);
     let expected = alone(&resources, &requests());
-    let plans = plans();
+    let plans = plans(small);
     let new = u64::from(std::process::id()) * 1_000_003;
     println!("the new seed is {new}");
     let mut crashes = 0;

@@ -5,7 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{World, alone, plan, prompts, resources, submit};
+use common::double::DOUBLE;
+use common::{World, alone_with, plan, plan_with, prompts, resources, submit};
 use millstream_actors::request::{Outcome, Submit};
 use millstream_runtime::{Faults, Time};
 
@@ -15,10 +16,17 @@ fn twenty() -> Vec<Submit> {
     (1u64..=20).map(|id| submit(id, &prompts[id as usize % prompts.len()], 96)).collect()
 }
 
+/// A model, and what the file says of it.
+type Case = (&'static str, &'static str);
+
+/// Models without and with a state; a truncated prompt is cut at the same token when the answer has begun.
+const CASES: [Case; 3] = [("tiny-llama", ""), (DOUBLE, ""), (DOUBLE, "decoder_truncation = true")];
+
 /// Runs the twenty and kills `victim` after each of `after` milliseconds, while streams are open.
-fn kill(victim: &str, after: &[u64], joined: bool) -> World {
-    let resources = resources("tiny-llama");
-    let plan = plan("chunk_tokens = 64\nmemory = \"8MiB\"", &format!("joined = {joined}\nmemory = \"8MiB\""));
+fn kill((model, top): Case, victim: &str, after: &[u64], joined: bool) -> World {
+    let resources = resources(model);
+    let decode = format!("joined = {joined}\nmemory = \"8MiB\"");
+    let plan = plan_with([top, ""], "chunk_tokens = 64\nmemory = \"8MiB\"", &decode);
     let mut world = World::new(&plan, &resources, 5, Faults::none());
     for request in twenty() {
         world.submit_at(Duration::ZERO, request);
@@ -40,7 +48,13 @@ fn kill(victim: &str, after: &[u64], joined: bool) -> World {
 
 #[test]
 fn whoever_dies_the_streams_go_on() {
-    let expected = alone(&resources("tiny-llama"), &twenty());
+    for case in CASES {
+        streams_go_on(case);
+    }
+}
+
+fn streams_go_on(case: Case) {
+    let expected = alone_with(case.1, &resources(case.0), &twenty());
     for joined in [true, false] {
         for victim in
             ["decode", "decode.rank", "prefill", "prefill.rank", "router", "tokenizer", "detokenizer"]
@@ -48,9 +62,9 @@ fn whoever_dies_the_streams_go_on() {
             if joined && victim.starts_with("prefill") {
                 continue;
             }
-            let world = kill(victim, &[70, 110], joined);
+            let world = kill(case, victim, &[70, 110], joined);
             for (id, answer) in &world.answers {
-                assert_eq!(answer, &expected[id], "{victim}, joined {joined}: {id:?}");
+                assert_eq!(answer, &expected[id], "{case:?}, {victim}, joined {joined}: {id:?}");
             }
             assert_eq!(world.answers.len(), 20);
         }
@@ -59,8 +73,34 @@ fn whoever_dies_the_streams_go_on() {
 
 #[test]
 fn when_the_gateway_dies_nothing_is_left_behind() {
-    let world = kill("gateway", &[70], false);
-    assert!(world.answers.values().any(|answer| answer.outcome.is_none()), "some were cut off in the middle");
+    for case in CASES {
+        let world = kill(case, "gateway", &[70], false);
+        let cut = world.answers.values().any(|answer| answer.outcome.is_none());
+        assert!(cut, "some were cut off in the middle");
+    }
+}
+
+/// That a client is gone is heard before what it asked, when both wait at the door.
+#[test]
+fn a_client_that_goes_away_at_once_costs_no_work() {
+    let resources = resources("tiny-llama");
+    for joined in [true, false] {
+        let plan = plan("", &format!("joined = {joined}"));
+        let mut world = World::new(&plan, &resources, 9, Faults::none());
+        for n in 1..5 {
+            let request = submit(n, &prompts()[n as usize], 400);
+            let id = request.request;
+            world.submit_at(Duration::ZERO, request);
+            world.abandon_at(Duration::ZERO, id);
+        }
+        world.run();
+        assert_eq!(world.answers.len(), 4);
+        for (id, answer) in &world.answers {
+            assert_eq!(answer.outcome, Some(Outcome::Cancelled), "{id:?}");
+            assert!(answer.tokens.is_empty(), "{id:?} was answered, and nobody was there");
+        }
+        world.assert_quiet("the clients went away");
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ mod common;
 
 use std::time::Duration;
 
+use common::double::DOUBLE;
+use common::windows::EXACT;
 use common::{World, alone, plan, resources, submit};
-use millstream_actors::gauges::{Gauge, GroupGauges};
 use millstream_actors::request::{Prompt, RequestId, Submit};
 use millstream_runtime::Faults;
 
@@ -17,14 +18,20 @@ fn crowd() -> Vec<Submit> {
     (1..=16).map(|id| submit(id, &prompt(id), 6)).collect()
 }
 
-fn sum(world: &World, gauge: impl Fn(&GroupGauges) -> &Gauge) -> u64 {
-    world.assembly.gauges.iter().map(|group| gauge(group).get()).sum()
-}
-
 /// All at the same moment, and one after the other: the beginning is computed once.
 #[test]
 fn sixteen_clients_with_one_beginning_cost_one_prompt() {
-    let resources = resources("tiny-llama");
+    one_prompt("tiny-llama", 0);
+}
+
+/// With a state, all but the first replay the end of the beginning; they wait before they begin.
+#[test]
+fn sixteen_clients_of_a_model_with_a_state_cost_one_prompt_and_fifteen_replays() {
+    one_prompt(DOUBLE, EXACT);
+}
+
+fn one_prompt(model: &str, replay: u32) {
+    let resources = resources(model);
     let requests = crowd();
     let expected = alone(&resources, &requests);
     for apart in [Duration::ZERO, Duration::from_millis(3), Duration::from_secs(1)] {
@@ -39,12 +46,15 @@ fn sixteen_clients_with_one_beginning_cost_one_prompt() {
             world.assert_quiet(decode);
             assert_eq!(world.answers, expected, "{decode}, {apart:?} apart");
             // The beginning once, then for each its own end and all tokens of its answer but the last.
-            assert_eq!(sum(&world, |group| &group.tokens), 160 + 16 * (5 + 5), "{decode}, {apart:?} apart");
+            let computed = u64::from(160 + 16 * (5 + 5) + 15 * replay);
+            assert_eq!(world.sum(|group| &group.tokens), computed, "{decode}, {apart:?} apart");
+            assert_eq!(world.replayed.values().sum::<u32>(), 15 * replay);
+            assert_eq!(world.sum(|group| &group.tokens_replayed), u64::from(15 * replay));
             let cached: Vec<u32> = world.cached.values().copied().collect();
-            assert_eq!(cached.iter().sum::<u32>(), 15 * 160, "{cached:?}");
+            assert_eq!(cached.iter().sum::<u32>(), 15 * (160 - replay), "{cached:?}");
             assert_eq!(cached.iter().filter(|&&cached| cached == 0).count(), 1, "{cached:?}");
             let groups = world.assembly.gauges.len() as u64;
-            assert_eq!(sum(&world, |group| &group.blocks_cached), groups * 10, "one copy in each group");
+            assert_eq!(world.sum(|group| &group.blocks_cached), groups * 10, "one copy in each group");
         }
     }
 }

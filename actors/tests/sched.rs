@@ -1,6 +1,10 @@
 //! The scheduler against a memory that remembers: every row must find, in its block table, exactly the tokens before it.
 //! A block that is freed too early, shared by mistake or lost in a preemption shows as a foreign token.
 
+#[path = "sched/state.rs"]
+mod state;
+#[path = "common/windows.rs"]
+mod windows;
 #[path = "common/world.rs"]
 mod world;
 
@@ -10,7 +14,8 @@ use millstream_actors::message::SequenceId;
 use millstream_actors::request::{Observe, Request, RequestId};
 use millstream_actors::sched::{Adopted, Bounds, Scheduler};
 use proptest::prelude::*;
-use world::{World, bounds, request};
+use windows::{EXACT, KEEP, WINDOW};
+use world::{World, bounds, request, with_state};
 
 /// A prompt of which the first `shared` tokens are those of all prompts.
 fn prompt(id: u64, shared: usize, length: usize) -> Vec<u32> {
@@ -19,6 +24,11 @@ fn prompt(id: u64, shared: usize, length: usize) -> Vec<u32> {
 
 fn sequence(id: u64) -> SequenceId {
     SequenceId { request: RequestId(id), attempt: 0 }
+}
+
+/// Tokens of a request's prompt that were not computed.
+fn cached(world: &World, id: u64) -> u32 {
+    world.found[&RequestId(id)].cached
 }
 
 #[derive(Clone, Debug)]
@@ -59,23 +69,47 @@ proptest! {
 
     #[test]
     fn every_sequence_gives_the_answer_it_gives_alone(bounds in any_bounds(), ops in proptest::collection::vec(op(), 1..200)) {
-        let mut world = World::new(bounds);
-        for (id, op) in (1u64..).zip(ops) {
-            match op {
-                Op::Add { shared, prompt: length, tokens } => world.add(request(id, &prompt(id, shared, length), tokens)),
-                Op::Adopt { shared, prompt: length, tokens } => world.adopt(request(id, &prompt(id, shared, length), tokens)),
-                Op::Arrive => world.arrive(),
-                Op::Abort(nth) => world.abort(nth),
-                Op::Plan => world.plan(),
-                Op::Done => world.done(),
+        live(World::new(bounds), ops);
+    }
+
+    /// With windows that blocks do not hold: the same, where enough is replayed.
+    #[test]
+    fn every_sequence_with_a_state_gives_the_answer_it_gives_alone(bounds in any_state(), ops in proptest::collection::vec(op(), 1..200)) {
+        live(World::new(bounds), ops);
+    }
+}
+
+/// Bounds of a model with a state: few slots or many, replays that are exact and others, truncated prompts and whole ones.
+fn any_state() -> impl Strategy<Value = Bounds> {
+    let replay =
+        prop_oneof![4 => Just(EXACT), 1 => Just(EXACT + 3), 1 => Just(WINDOW), 1 => Just(2 * WINDOW)];
+    let keep = prop_oneof![Just(None), Just(Some(KEEP))];
+    (any_bounds(), 1usize..8, replay, keep)
+        .prop_map(|(bounds, slots, replay, keep)| with_state(bounds, slots, replay, keep))
+}
+
+/// Lives through what happens, and then to the end.
+fn live(mut world: World, ops: Vec<Op>) {
+    for (id, op) in (1u64..).zip(ops) {
+        match op {
+            Op::Add { shared, prompt: length, tokens } => {
+                world.add(request(id, &prompt(id, shared, length), tokens));
             }
-            world.check();
+            Op::Adopt { shared, prompt: length, tokens } => {
+                world.adopt(request(id, &prompt(id, shared, length), tokens));
+            }
+            Op::Arrive => world.arrive(),
+            Op::Abort(nth) => world.abort(nth),
+            Op::Plan => world.plan(),
+            Op::Done => world.done(),
         }
-        // Whatever is left finishes in bounded time, and then nobody owns a block.
-        prop_assert!(world.finish(), "stuck: {:?}", world.requests.keys());
-        prop_assert_eq!(world.scheduler.pool().used(), 0);
         world.check();
     }
+    // Whatever is left finishes in bounded time, and then nobody owns a block or a slot.
+    assert!(world.finish(), "stuck: {:?}", world.requests.keys());
+    let pool = world.scheduler.pool();
+    assert_eq!((pool.used(), pool.state.used()), (0, 0));
+    world.check();
 }
 
 #[test]
@@ -117,7 +151,7 @@ fn many_who_come_at_once_cost_one_prompt() {
         let mut world = crowd(chunk_tokens, blocks);
         assert!(world.finish());
         assert_eq!(world.computed, 2000 + 16 * 10, "chunks of {chunk_tokens}, {blocks} blocks");
-        assert_eq!((world.cached[&RequestId(1)], world.cached[&RequestId(16)]), (0, 2000));
+        assert_eq!((cached(&world, 1), cached(&world, 16)), (0, 2000));
         let reused = world.scheduler.reused();
         assert_eq!((reused.sought, reused.found), (16 * 2010, 15 * 2000));
         world.check();
@@ -151,7 +185,7 @@ fn a_preempted_sequence_finds_its_own_blocks_and_did_not_save_anything() {
     assert!(world.finish());
     assert!(world.scheduler.preemptions() > 0, "three such answers do not fit at once");
     assert!(world.scheduler.reused().found > 0);
-    assert!(world.cached.values().all(|&cached| cached == 0), "{:?}", world.cached);
+    assert!(world.found.values().all(|found| found.cached == 0), "{:?}", world.found);
 }
 
 #[test]
@@ -164,7 +198,7 @@ fn the_next_turn_of_a_conversation_finds_the_whole_history() {
     world.add(request(2, &history, 3));
     assert!(world.finish());
     // The last token of an answer is never computed, and only whole blocks are found: 48 of the first 50.
-    assert_eq!(world.cached[&RequestId(2)], 48);
+    assert_eq!(cached(&world, 2), 48);
 }
 
 /// Logits that are wanted are computed, found or not.
@@ -182,7 +216,7 @@ fn what_is_observed_is_not_skipped() {
                 world.flight.as_ref().map_or(0, |step| step.rows.iter().map(|row| row.observe.len()).sum());
             world.done();
         }
-        assert_eq!(world.cached[&RequestId(2)], found);
+        assert_eq!(cached(&world, 2), found);
         assert_eq!(
             observed,
             match found {

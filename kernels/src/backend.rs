@@ -2,11 +2,11 @@
 //! order, and the code that computes; another device is another implementation, held to [`crate::check`].
 
 use crate::experts::{self, ExpertBuffers, Experts};
-use crate::hyper::{self, Mixes, Mixing, OneMix, Recall};
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
-use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::op::{self, Activation, Attention, Pairing, RopeAxes, RopeTable, Whole};
 use crate::reference;
+use crate::residual::{self, Mixes, Mixing, OneMix, Recall};
 use crate::select::{self, Select};
 use crate::windowed::{self, Lists, Windowed};
 
@@ -27,6 +27,12 @@ pub trait Backend: Send {
     /// `out [rows, weight.rows]` = `x [rows, weight.cols]` times `weight` transposed.
     fn matmul(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
         self.matmul_many(x, rows, &mut [(weight, out)]);
+    }
+
+    /// [`Backend::matmul`] of rows that are always many, such as the patches of an image: a product may widen its weights
+    /// first. Sums may be in another order than there, which depends on the number of rows no more than there.
+    fn matmul_tall(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+        self.matmul(x, rows, weight, out);
     }
 
     /// [`Backend::matmul`] of the same `x` with several weights (query, key and value; gate and up) at once.
@@ -61,13 +67,30 @@ pub trait Backend: Send {
     /// [`Backend::rms_norm`] onto itself, as norms of single heads want it.
     fn rms_norm_in_place(&mut self, x: &mut [f32], weight: &[f32], eps: f32);
 
+    /// Each row of `weight.len()` values: `x = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias`.
+    fn layer_norm_in_place(&mut self, x: &mut [f32], (weight, bias): (&[f32], &[f32]), eps: f32) {
+        op::check_layer_norm(x, weight, bias);
+        reference::layer_norm_rows(x, (weight, bias), eps);
+    }
+
     /// Turns the heads of `x [positions, heads, head_dim]` by the angles of `positions`. Only the first
     /// `table.rotated()` values of a head turn.
     #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
     fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing);
 
+    /// [`Backend::rope`] by halves, of tokens that have a place on each axis of `rope`.
+    fn rope_axes(&mut self, x: &mut [f32], heads: usize, places: &[[u32; 3]], rope: &RopeAxes) {
+        let head_dim = op::check_axes(x, heads, places, rope);
+        reference::turn_axes(x, (heads, head_dim), places, rope);
+    }
+
     /// `gate = activation(gate) * up`, value by value.
     fn gated(&mut self, gate: &mut [f32], up: &[f32], activation: Activation);
+
+    /// [`Backend::gated`] of ones.
+    fn activate(&mut self, x: &mut [f32], activation: Activation) {
+        self.gated(x, &vec![1.0; x.len()], activation);
+    }
 
     /// `x += y`, value by value.
     fn add(&mut self, x: &mut [f32], y: &[f32]);
@@ -85,6 +108,14 @@ pub trait Backend: Send {
     /// step already, to `out [tokens, heads, value_dim]`. Tokens lie in the order of `args.rows`.
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]);
 
+    /// Attention of `tokens` tokens that all see each other, to `out [tokens, heads, head_dim]`.
+    fn attention_whole(&mut self, args: &Whole<'_>, tokens: usize, out: &mut [f32]) {
+        let head_dim = op::check_whole(args, out, tokens);
+        for (token, out) in out.chunks_exact_mut((args.heads * head_dim).max(1)).enumerate() {
+            reference::attend_whole(args, head_dim, token, out);
+        }
+    }
+
     /// Turns the last values of the heads of `x [tokens, heads, head_dim]`, neighbours together, by the angles of their
     /// tokens, or back: `turns [tokens, 2, pairs]` are cosines and sines.
     fn turn(&mut self, x: &mut [f32], heads: (usize, usize), turns: &[f32], back: bool) {
@@ -97,7 +128,7 @@ pub trait Backend: Send {
 
     /// Mixes of the streams `x [tokens, streams, width]`.
     fn mix(&mut self, args: &Mixing<'_>, x: &[f32], mixes: &mut Mixes) {
-        let tokens = hyper::check_mix(args, x);
+        let tokens = residual::check_mix(args, x);
         let n = args.streams;
         mixes.size(tokens, n);
         self.matmul(x, tokens, args.weight, &mut mixes.raw);
@@ -106,37 +137,38 @@ pub trait Backend: Send {
         let data = x.chunks_exact(args.weight.cols).zip(raw.chunks_exact(n * (2 + n)));
         for (((read, write), carry), (x, raw)) in out.zip(data) {
             let factor = reference::norm_factor(x, args.eps);
-            hyper::mix_row(args, factor, raw, OneMix { read, write, carry });
+            residual::mix_row(args, factor, raw, OneMix { read, write, carry });
         }
     }
 
     /// `out [tokens, width]`: the norm of what the streams `x` are read as with `read [tokens, streams]`.
     #[expect(clippy::too_many_arguments, reason = "all five are what the formula names")]
     fn collapse(&mut self, x: &[f32], read: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let streams = hyper::check_collapse(x, read, weight, out);
+        let streams = residual::check_collapse(x, read, weight, out);
         let width = weight.len();
         let rows = x.chunks_exact(streams * width).zip(read.chunks_exact(streams));
-        rows.zip(out.chunks_exact_mut(width)).for_each(|((x, read), out)| hyper::collapse_row(x, read, out));
+        rows.zip(out.chunks_exact_mut(width))
+            .for_each(|((x, read), out)| residual::collapse_row(x, read, out));
         self.rms_norm_in_place(out, weight, eps);
     }
 
     /// Writes the result `y [tokens, width]` of a part of a layer to the streams `x`.
     fn spread(&mut self, x: &mut [f32], y: &[f32], mixes: &Mixes) {
-        let (n, width) = hyper::check_spread(x, y, mixes);
+        let (n, width) = residual::check_spread(x, y, mixes);
         let mut old = vec![0.0; n * width];
         let mixes = mixes.write.chunks_exact(n).zip(mixes.carry.chunks_exact(n * n));
         for ((x, y), mixes) in x.chunks_exact_mut(n * width).zip(y.chunks_exact(width)).zip(mixes) {
-            hyper::spread_row(x, y, mixes, &mut old);
+            residual::spread_row(x, y, mixes, &mut old);
         }
     }
 
     /// Adds to the streams `x [tokens, streams, width]` what was looked up: `kv [tokens, streams + 1, width]`.
     fn recall(&mut self, args: &Recall<'_>, x: &mut [f32], kv: &[f32]) {
-        let width = hyper::check_recall(args, x, kv);
+        let width = residual::check_recall(args, x, kv);
         let all = args.norms.0.len();
         for (token, (x, kv)) in x.chunks_exact_mut(all).zip(kv.chunks_exact(all + width)).enumerate() {
             if !args.skip.get(token).copied().unwrap_or(false) {
-                hyper::recall_row(args, x, kv);
+                residual::recall_row(args, x, kv);
             }
         }
     }

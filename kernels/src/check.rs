@@ -7,8 +7,11 @@
 //! another chunk.
 
 mod batching;
+mod compressed;
 mod experts;
 mod sample;
+mod sight;
+mod streams;
 
 use std::fmt;
 
@@ -53,7 +56,10 @@ pub fn conform(backend: &mut dyn Backend) -> Vec<Failure> {
         }
     }
     check.heads();
+    check.sight();
     check.experts();
+    check.streams();
+    check.compressed();
     check.batches();
     check.failures
 }
@@ -86,9 +92,10 @@ const fn layout(
 }
 
 /// All activations.
-const ACTIVATIONS: [Activation; 4] = [
+const ACTIVATIONS: [Activation; 5] = [
     Activation::Silu,
     Activation::GeluTanh,
+    Activation::Gelu,
     Activation::ClampedSwiglu { slope: 1.702, limit: 7.0 },
     Activation::ClampedSilu { limit: 1.5 },
 ];

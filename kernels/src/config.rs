@@ -10,13 +10,15 @@ pub(crate) mod quantization;
 mod qwen;
 pub(crate) mod rope;
 pub(crate) mod settings;
+mod vision;
 
 pub(crate) use deepseek::DeepSeek;
 pub(crate) use deepseek_v41::{DeepSeekV41, Drafter};
 pub(crate) use gemma3::Gemma3;
 pub(crate) use gpt_oss::GptOss;
 pub(crate) use llama::Llama;
-pub(crate) use qwen::{Qwen2, Qwen3, Qwen3Moe};
+pub(crate) use qwen::{Qwen2, Qwen3, Qwen3Moe, Qwen3Vl};
+pub(crate) use vision::{DeepSeekEyes, QwenEyes, QwenImages, TowerShape};
 
 use settings::Settings;
 

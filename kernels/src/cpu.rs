@@ -22,16 +22,26 @@ mod norm;
 mod output;
 mod packed;
 mod probe;
+mod residual;
 mod rope;
+mod select;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod strips;
+#[cfg(target_arch = "x86_64")]
+mod tall;
 mod threads;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
+mod windowed;
 
 use crate::backend::Backend;
 use crate::kv::KvMemory;
 use crate::matrix::Matrix;
-use crate::op::{self, Activation, Attention, Pairing, RopeTable};
+use crate::op::{self, Activation, Attention, Pairing, RopeAxes, RopeTable, Whole};
 use crate::reference;
+use crate::residual::{Mixes, Mixing, Recall, check_collapse, check_mix, check_recall, check_spread};
+use crate::select::{Select, check as check_select};
+use crate::windowed::{Lists, Windowed, check as check_windowed};
 use buffer::Buffer;
 use heads::Split;
 use matmul::{Matmul, Rows};
@@ -39,6 +49,8 @@ use threads::Pool;
 
 /// Values of a pointwise operation that one thread takes at a time; fewer are not shared out at all.
 const PART: usize = 1 << 14;
+/// What nothing is gated with.
+static ONES: [f32; PART] = [1.0; PART];
 
 /// Which code runs.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -109,7 +121,7 @@ pub struct CpuBackend {
     pool: Pool,
     /// Fixed at the start.
     level: Level,
-    /// Activations of a product, in rows of whole cache lines; written by each product.
+    /// Activations of a product, in rows of whole cache lines; or keys and values of an image. Written by each operation.
     input: Buffer,
     /// Rows of products by heads; written by each of these.
     split: Split,
@@ -175,6 +187,17 @@ impl Backend for CpuBackend {
         heads::run(matmul, &mut self.split, (x, rows), weights, out);
     }
 
+    fn matmul_tall(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+        op::check_matmul(x, rows, &[(weight, &mut *out)]);
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::Avx512 if !weight.is_packed() => {
+                tall::run((&mut self.pool, self.level), (x, rows), weight, out);
+            }
+            _ => self.matmul(x, rows, weight, out),
+        }
+    }
+
     fn rms_norm(&mut self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         op::check_norm(x, weight, out.len());
         let level = self.level;
@@ -190,11 +213,27 @@ impl Backend for CpuBackend {
         self.pool.run_parts(x, whole_rows(weight.len()), &|_, x| norm::rows(level, x, weight, eps));
     }
 
+    fn layer_norm_in_place(&mut self, x: &mut [f32], (weight, bias): (&[f32], &[f32]), eps: f32) {
+        op::check_layer_norm(x, weight, bias);
+        let level = self.level;
+        self.pool.run_parts(x, whole_rows(weight.len()), &|_, x| {
+            norm::layer_rows(level, x, (weight, bias), eps);
+        });
+    }
+
     fn rope(&mut self, x: &mut [f32], heads: usize, positions: &[u32], table: &RopeTable, pairing: Pairing) {
         let head_dim = op::check_rope(x, heads, positions, table);
         let (turn, width) = (rope::Turn { table, pairing, head_dim }, (heads * head_dim).max(1));
         self.pool.run_parts(x, whole_rows(width), &|start, x| {
             turn.run(x, &positions[start / width..][..x.len() / width]);
+        });
+    }
+
+    fn rope_axes(&mut self, x: &mut [f32], heads: usize, places: &[[u32; 3]], rope: &RopeAxes) {
+        let head_dim = op::check_axes(x, heads, places, rope);
+        let width = (heads * head_dim).max(1);
+        self.pool.run_parts(x, whole_rows(width), &|start, x| {
+            reference::turn_axes(x, (heads, head_dim), &places[start / width..][..x.len() / width], rope);
         });
     }
 
@@ -204,6 +243,11 @@ impl Backend for CpuBackend {
         self.pool.run_parts(gate, PART, &|start, gate| {
             gate::gated(level, gate, &up[start..][..gate.len()], activation);
         });
+    }
+
+    fn activate(&mut self, x: &mut [f32], activation: Activation) {
+        let level = self.level;
+        self.pool.run_parts(x, PART, &|_, x| gate::gated(level, x, &ONES[..x.len()], activation));
     }
 
     fn add(&mut self, x: &mut [f32], y: &[f32]) {
@@ -218,6 +262,60 @@ impl Backend for CpuBackend {
     fn attention(&mut self, args: &Attention<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
         op::check_attention(args, q, kv, out);
         attention::run((&mut self.pool, self.level), args, (q, kv), out);
+    }
+
+    fn attention_whole(&mut self, args: &Whole<'_>, tokens: usize, out: &mut [f32]) {
+        let head_dim = op::check_whole(args, out, tokens);
+        let own = (&mut self.pool, self.level, &mut self.input);
+        attention::whole(own, args, (tokens, head_dim), out);
+    }
+
+    fn turn(&mut self, x: &mut [f32], heads: (usize, usize), turns: &[f32], back: bool) {
+        let head_dim = op::check_turn(x, heads, turns);
+        if !turns.is_empty() {
+            residual::turn((&mut self.pool, self.level), x, (heads.1 * head_dim, head_dim), turns, back);
+        }
+    }
+
+    fn mix(&mut self, args: &Mixing<'_>, x: &[f32], mixes: &mut Mixes) {
+        let tokens = check_mix(args, x);
+        mixes.size(tokens, args.streams);
+        self.matmul(x, tokens, args.weight, &mut mixes.raw);
+        residual::mix((&mut self.pool, self.level), args, x, mixes);
+    }
+
+    fn collapse(&mut self, x: &[f32], read: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        check_collapse(x, read, weight, out);
+        residual::collapse((&mut self.pool, self.level), (x, read), (weight, eps), out);
+    }
+
+    fn spread(&mut self, x: &mut [f32], y: &[f32], mixes: &Mixes) {
+        let (streams, _) = check_spread(x, y, mixes);
+        residual::spread((&mut self.pool, self.level), x, y, mixes, streams);
+    }
+
+    fn recall(&mut self, args: &Recall<'_>, x: &mut [f32], kv: &[f32]) {
+        check_recall(args, x, kv);
+        residual::recall((&mut self.pool, self.level), args, x, kv);
+    }
+
+    fn select(
+        &mut self,
+        args: &Select<'_>,
+        q: (&[f32], &[f32]),
+        kv: &KvMemory,
+        chosen: &mut Lists,
+        kept: &mut Lists,
+    ) {
+        check_select(args, q, kv, kept);
+        select::run((&mut self.pool, self.level), args, q, kv, (chosen, kept));
+    }
+
+    fn windowed(&mut self, args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        let dim = check_windowed(args, q, kv, out);
+        if !out.is_empty() {
+            windowed::run((&mut self.pool, self.level), args, (q, kv), dim, out);
+        }
     }
 }
 

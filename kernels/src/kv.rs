@@ -2,6 +2,7 @@
 //! the layout that attention reads fastest.
 
 mod format;
+pub(crate) mod fp4;
 
 use memmap2::MmapMut;
 
@@ -83,9 +84,7 @@ impl KvLayout {
 
     /// Bytes of one block, layer and head: keys, values, scales where the format has some; whole cache lines.
     pub(crate) fn bytes_per_head(&self) -> usize {
-        let (keys, values) = format::scales(self);
-        let numbers = (self.key_len() + self.value_len()) * self.format.bytes();
-        (numbers + (keys + values) * size_of::<f32>()).next_multiple_of(64)
+        format::bytes(self).next_multiple_of(64)
     }
 
     /// Bytes of the keys and values of one block and layer.
@@ -216,11 +215,12 @@ impl KvMemory {
         format::widen(&self.layout.of_layer(layer), self.stored(layer, block, head), wide)
     }
 
-    /// The value of one entry and head, widened to `out [value_dim]`.
-    pub fn value(&self, (layer, block): (usize, u32), head: usize, offset: usize, out: &mut [f32]) {
+    /// The values of a layer with one head.
+    pub fn values(&self, layer: usize) -> Values<'_> {
         let layout = self.layout.of_layer(layer);
-        assert!(offset < layout.block_size, "KV value: token {offset} of a block of {}", layout.block_size);
-        format::widen_value(&layout, self.stored(layer, block, head), offset, out);
+        assert!(layer < layout.layers && layout.kv_heads == 1, "values of layer {layer} of {layout:?}");
+        let (each, first) = (self.layout.bytes_per_block(), self.layout.layer_offset(layer));
+        Values { memory: &self.memory, layout, each, first }
     }
 
     /// The stored bytes of one block, layer and head.
@@ -258,6 +258,35 @@ impl KvMemory {
     }
 }
 
+/// Values of all entries of a layer with one head.
+#[derive(Copy, Clone, Debug)]
+pub struct Values<'a> {
+    /// All blocks.
+    memory: &'a [u8],
+    /// That of the layer.
+    layout: KvLayout,
+    /// Bytes of a block, and where the layer begins in it.
+    each: usize,
+    first: usize,
+}
+
+impl Values<'_> {
+    /// Which block of a sequence an entry is in, and its place there.
+    #[inline]
+    pub fn place(&self, entry: u32) -> (usize, usize) {
+        let in_block = self.layout.block_size as u32;
+        ((entry / in_block) as usize, (entry % in_block) as usize)
+    }
+
+    /// The value of an entry, widened to `out [value_dim]`.
+    #[inline]
+    pub fn widen(&self, block: u32, offset: usize, out: &mut [f32]) {
+        assert!(offset < self.layout.block_size, "KV value: token {offset} of {}", self.layout.block_size);
+        let head = &self.memory[block as usize * self.each + self.first..][..self.layout.bytes_per_head()];
+        format::widen_value(&self.layout, head, offset, out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_token_is_found_where_the_layout_says() {
-        for (format, error) in [(KvFormat::F32, 0.0), (KvFormat::F16, 1e-3), (KvFormat::Q8, 4e-3)] {
+        let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Fp4];
+        for (format, error) in formats.into_iter().zip([0.0, 1e-3, 4e-3, 0.2]) {
             let mut kv = KvMemory::new(layout(format), 3);
             let k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
             kv.write(1, 2, 3, &k, &V);
@@ -299,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_block_travels_as_bytes() {
-        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8] {
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Fp4] {
             let layout = layout(format);
             let mut from = KvMemory::new(layout, 2);
             from.write(0, 1, 0, &[1.0; 6], &V);
@@ -338,7 +368,7 @@ mod tests {
             for (layer, entries) in [(0, 16), (1, 16), (2, 32)] {
                 for entry in 0..entries {
                     let number = (layer * 32 + entry) as f32;
-                    kv.value((layer, 1), 0, entry, &mut row);
+                    kv.values(layer).widen(1, entry, &mut row);
                     let near = |got: f32, want: f32| (got - want).abs() < 1e-4;
                     assert!(row.iter().all(|&got| near(got, -number)), "{format:?} layer {layer}: {row:?}");
                     let (keys, values) = kv.head(layer, 1, 0, &mut wide);

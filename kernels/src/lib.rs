@@ -14,28 +14,29 @@ pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
-    Activations, CompressedFacts, ExpertFacts, Facts, GgufTokenizer, ImagePlan, Loaded, Local, Model, Pixels,
-    Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load, load_beside, load_with,
+    Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
+    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,
+    load, load_beside, load_with, survey,
 };
-pub use weights::Mapped;
+pub use weights::{Mapped, TensorFacts};
 
 mod backend;
 pub mod check;
 mod cpu;
 mod experts;
-mod hyper;
 mod kv;
 mod op;
 mod reference;
+mod residual;
 mod select;
 mod windowed;
 
 pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
-pub use hyper::{Mixes, Mixing, Recall};
-pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
-pub use op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
+pub use kv::{KvFormat, KvLayout, KvMemory, Values, Widened};
+pub use op::{Activation, Attention, AttentionRow, Pairing, RopeAxes, RopeTable, Whole};
 pub use reference::ReferenceBackend;
+pub use residual::{Mixes, Mixing, Recall};
 pub use select::{Select, Stage};
 pub use windowed::{Lists, WindowRow, Windowed};

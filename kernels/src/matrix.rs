@@ -58,6 +58,8 @@ enum Store {
     Packed(Arc<Packed>),
     /// The same, of floats.
     Floats(Arc<Floats>),
+    /// Nowhere.
+    Outline,
 }
 
 impl Matrix {
@@ -67,6 +69,18 @@ impl Matrix {
         let words: Arc<[u32]> = values.iter().map(|v| v.to_bits()).collect();
         let (stride, store) = (cols * 4, Store::Owned(words));
         Matrix { dtype: DType::F32, rows, cols, stride, store, start: 0, scales: None }
+    }
+
+    /// A matrix that has a shape and a format and nothing else: of a model that is only looked at. All its values are
+    /// zeros. Panics if `cols` is no multiple of the block.
+    pub(crate) fn outline(dtype: DType, rows: usize, cols: usize) -> Matrix {
+        let stride = dtype.row_bytes(cols).expect("whole blocks");
+        Matrix { dtype, rows, cols, stride, store: Store::Outline, start: 0, scales: None }
+    }
+
+    /// Whether it has no values.
+    pub(crate) fn is_outline(&self) -> bool {
+        matches!(self.store, Store::Outline)
     }
 
     /// A matrix of stored blocks.
@@ -155,7 +169,7 @@ impl Matrix {
     /// [`Matrix::pack`] with memory from an arena and with so many threads. Pages of the file that only this matrix needed
     /// are given back.
     pub(crate) fn pack_into(&self, arena: &mut Arena, threads: usize) -> Matrix {
-        if self.is_packed() || self.packed_size().is_none() {
+        if self.is_packed() || self.is_outline() || self.packed_size().is_none() {
             return self.clone();
         }
         let store = if self.dtype.is_quantised() {
@@ -180,7 +194,7 @@ impl Matrix {
     pub(crate) fn packed(&self) -> Option<&Packed> {
         match &self.store {
             Store::Packed(packed) => Some(packed),
-            Store::Owned(_) | Store::Mapped(_) | Store::Floats(_) => None,
+            Store::Owned(_) | Store::Mapped(_) | Store::Floats(_) | Store::Outline => None,
         }
     }
 
@@ -188,7 +202,7 @@ impl Matrix {
     pub(crate) fn floats(&self) -> Option<&Floats> {
         match &self.store {
             Store::Floats(packed) => Some(packed),
-            Store::Owned(_) | Store::Mapped(_) | Store::Packed(_) => None,
+            Store::Owned(_) | Store::Mapped(_) | Store::Packed(_) | Store::Outline => None,
         }
     }
 
@@ -210,6 +224,7 @@ impl Matrix {
             Store::Owned(words) => &bytemuck::cast_slice(words)[self.start..][..size],
             Store::Mapped(file) => &file.bytes()[self.start..][..size],
             Store::Packed(_) | Store::Floats(_) => panic!("{self:?} is packed"),
+            Store::Outline => panic!("{self:?} is an outline"),
         }
     }
 
@@ -238,6 +253,7 @@ impl Matrix {
         match &self.store {
             Store::Packed(packed) => return packed.widen(r, out),
             Store::Floats(packed) => return packed.widen(r, out),
+            Store::Outline => return out.fill(0.0),
             Store::Owned(_) | Store::Mapped(_) => {}
         }
         dequantize(self.dtype, self.row(r), out);

@@ -4,6 +4,7 @@
 mod decoder;
 mod deepseek;
 mod deepseek_v41;
+mod draft;
 mod gemma3;
 mod gpt_oss;
 mod latent;
@@ -14,14 +15,18 @@ mod pass;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_vl;
 mod route;
 mod scratch;
 mod source;
+mod survey;
 mod text;
 mod vision;
 
+pub use draft::{Choose, DraftRow, Drafter, Drafts};
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
+pub use survey::{Survey, survey};
 pub use text::{GgufTokenizer, TextFiles};
 pub use vision::{ImagePlan, Pixels, Vision};
 
@@ -39,10 +44,9 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// Layout of KV memory that fits the model, state slots included, with blocks of `block_size` tokens and numbers as
-    /// they are; any other format fits too.
-    fn kv_layout(&self, block_size: usize) -> KvLayout {
-        self.facts().kv_layout(block_size)
+    /// How the model guesses further tokens, where it does.
+    fn drafter(&self) -> Option<&dyn Drafter> {
+        None
     }
 
     /// Computes one step: the tokens of every row are embedded, their keys and values written to `kv`, and the logits

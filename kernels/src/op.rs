@@ -1,6 +1,11 @@
 //! Arguments of the operations, and the checks of their shapes. Every backend runs the same check once per operation,
 //! so that no kernel has to look at a length again and a mistake of a model reads the same on every device.
 
+mod sight;
+
+pub use sight::{RopeAxes, Whole};
+pub(crate) use sight::{check_axes, check_layer_norm, check_whole};
+
 use crate::kv::{KvLayout, KvMemory};
 use crate::matrix::Matrix;
 
@@ -11,6 +16,8 @@ pub enum Activation {
     Silu,
     /// GELU by its tanh form: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`.
     GeluTanh,
+    /// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
     /// `g / (1 + exp(-slope * g)) * (u + 1)` of the gate `g`, at most `limit`, and of what it gates, `u`, between `-limit`
     /// and `limit`: the gate of gpt-oss.
     ClampedSwiglu {
@@ -84,6 +91,15 @@ impl RopeTable {
             cos[i] = cos_a[i] * cos_b[i] - sin_a[i] * sin_b[i];
             sin[i] = sin_a[i] * cos_b[i] + cos_a[i] * sin_b[i];
         }
+    }
+
+    /// Cosine and sine of one pair at `position`: those that [`RopeTable::turn`] writes.
+    fn pair(&self, i: usize, position: u32) -> (f32, f32) {
+        let (position, width) = (position as usize, 2 * self.pairs);
+        let (fine, coarse) = (position % COARSE * width + i, position / COARSE * width + i);
+        let (cos_a, sin_a) = (self.fine[fine], self.fine[fine + self.pairs]);
+        let (cos_b, sin_b) = (self.coarse[coarse], self.coarse[coarse + self.pairs]);
+        (cos_a * cos_b - sin_a * sin_b, sin_a * cos_b + cos_a * sin_b)
     }
 }
 

@@ -1,6 +1,10 @@
 //! The backend that says what every operation means: plain loops over f32, in the order of the formula. It is slow, it
 //! is right, and the fast backends are compared with it; on machines they do not know, they call its functions.
 
+mod sight;
+
+pub(crate) use sight::{ERF_LARGE, ERF_SMALL, attend_whole, layer_norm_rows, turn_axes};
+
 use crate::backend::Backend;
 use crate::kv::{KvMemory, Widened};
 use crate::matrix::Matrix;
@@ -155,6 +159,7 @@ pub(crate) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
                 let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
                 0.5 * x * (1.0 + inner.tanh()) * up
             }
+            Activation::Gelu => 0.5 * x * (1.0 + sight::erf(x * std::f32::consts::FRAC_1_SQRT_2)) * up,
             Activation::ClampedSwiglu { slope, limit } => {
                 // What is no number stays so.
                 let x = if x > limit { limit } else { x };

@@ -195,7 +195,7 @@ pub(crate) fn run(
 }
 
 /// Scores of some entries for one token: the sum over heads of `weight * max(query . key, 0)`.
-fn score(
+pub(crate) fn score(
     args: &Select<'_>,
     (q, weights): (&[f32], &[f32]),
     (kv, blocks): (&KvMemory, &[u32]),

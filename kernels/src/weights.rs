@@ -6,6 +6,7 @@
 
 pub(crate) mod gguf;
 mod map;
+mod noted;
 pub(crate) mod repack;
 pub(crate) mod safetensors;
 mod threads;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use map::Mapped;
+pub(crate) use noted::Noted;
+pub use noted::TensorFacts;
 pub(crate) use threads::Threads;
 
 use crate::dtype::{DType, half_power};
@@ -41,6 +44,8 @@ pub(crate) struct Weights {
     packing: Option<Arena>,
     /// Threads that pack and repack: one, unless a loader says otherwise.
     pub threads: Threads,
+    /// Nothing is read, only noted that it would be; none: things are read.
+    noted: Option<Noted>,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -53,13 +58,27 @@ pub(crate) struct Stored {
     pub dtype: Result<DType, String>,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
+    /// Bytes it takes in the file.
+    pub bytes: u64,
 }
 
 impl Weights {
     /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
     pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
         let path = path.to_owned();
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, threads: Threads::new(1) }
+        let (threads, packing, noted) = (Threads::new(1), None, None);
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing, threads, noted }
+    }
+
+    /// From here on nothing is read: matrices are [`Matrix::outline`]s, vectors are of zeros, and what is taken is noted.
+    pub fn note(&mut self) -> Noted {
+        let all = self.tensors.iter().map(|(name, stored)| (name.clone(), TensorFacts::of(stored))).collect();
+        self.noted.insert(Noted::new(all)).clone()
+    }
+
+    /// Whether nothing is read.
+    pub fn is_noting(&self) -> bool {
+        self.noted.is_some()
     }
 
     /// From here on matrices whose format allows it are packed.
@@ -149,6 +168,9 @@ impl Weights {
             Some(Err(_)) => {
                 let exponents = self.raw(&beside, grid, EXPONENTS)?;
                 self.bytes += exponents.len as u64;
+                if self.is_noting() {
+                    return Ok(vec![0.0; exponents.len]);
+                }
                 Ok(exponents.bytes().iter().map(|&exponent| power(exponent)).collect())
             }
             _ => Ok(self.take(&beside, grid)?.to_f32()),
@@ -189,6 +211,16 @@ impl Weights {
         let exponents = self.raw(&beside, &[rows, runs], EXPONENTS)?;
         self.bytes += exponents.len as u64;
         Ok((values, Some(exponents)))
+    }
+
+    /// Takes a tensor of this shape as a matrix with a row for each of its outermost size, packed if matrices are.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
+        let stored = self.find(name, shape)?;
+        let matrix = self.mapped(name, &stored, (shape[0], shape[1..].iter().product()))?;
+        Ok(self.packed(&matrix))
     }
 
     /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.
@@ -244,9 +276,12 @@ impl Weights {
         (rows, cols): (usize, usize),
         from: impl Fn(usize) -> usize + Sync,
     ) -> Matrix {
-        let fp4 = repack::Fp4 { nibbles: nibbles.bytes(), exponents: exponents.bytes() };
         self.parameters += (rows * cols) as u64;
         self.bytes += (nibbles.len + exponents.len) as u64;
+        if self.is_noting() {
+            return Matrix::outline(DType::MXFP4, rows, cols);
+        }
+        let fp4 = repack::Fp4 { nibbles: nibbles.bytes(), exponents: exponents.bytes() };
         let (dtype, per_row) = (DType::MXFP4, cols / DType::MXFP4.block_len());
         let matrix = Matrix::filled(dtype, (rows, cols), |bytes| {
             fill_parts(bytes, (per_row * dtype.block_bytes(), rows), self.threads.now(), &|r, bytes| {
@@ -289,13 +324,24 @@ impl Weights {
     /// Takes a tensor of exactly this shape as a matrix, whose rows are runs of the last size.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
         let stored = self.find(name, shape)?;
+        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
+        self.mapped(name, &stored, (rows, cols))
+    }
+
+    /// A tensor as a matrix of so many rows and columns, which are all it has; counts it as taken.
+    fn mapped(&mut self, name: &str, stored: &Stored, (rows, cols): (usize, usize)) -> Result<Matrix, Error> {
         let dtype = match &stored.dtype {
             Ok(dtype) => *dtype,
-            Err(_) => return Err(refused(name, &stored, format!("one of {:?}", DType::ALL))),
+            Err(_) => return Err(refused(name, stored, format!("one of {:?}", DType::ALL))),
         };
-        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product());
-        let matrix = Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
-            .map_err(|error| refused(name, &stored, format!("inside of its file: {error}")))?;
+        let matrix = if self.is_noting() {
+            // That it is in the file was seen when that was opened.
+            dtype.row_bytes(cols).ok_or_else(|| refused(name, stored, "whole blocks".to_owned()))?;
+            Matrix::outline(dtype, rows, cols)
+        } else {
+            Matrix::mapped(&stored.file, stored.start, dtype, (rows, cols))
+                .map_err(|error| refused(name, stored, format!("inside of its file: {error}")))?
+        };
         self.parameters += (rows * cols) as u64;
         self.bytes += matrix.size() as u64;
         Ok(matrix)
@@ -331,6 +377,9 @@ impl Weights {
         if stored.shape != shape {
             return Err(refused(name, &stored, format!("{shape:?}")));
         }
+        if let Some(noted) = &self.noted {
+            noted.take(name);
+        }
         Ok(stored)
     }
 }
@@ -357,6 +406,11 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.stored.file.bytes()[self.stored.start..][..self.len]

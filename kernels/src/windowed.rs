@@ -155,10 +155,10 @@ impl Windowed<'_> {
         }
         self.own[own.start * dim..own.end * dim].chunks_exact(dim).for_each(&mut put);
         if let Some((layer, list)) = chosen {
-            let entries = kv.layout().of_layer(layer).block_size;
+            let values = kv.values(layer);
             for (&entry, into) in list.iter().zip(rows) {
-                let (block, offset) = (row.blocks[entry as usize / entries], entry as usize % entries);
-                kv.value((layer, block), 0, offset, &mut into[..dim]);
+                let (block, offset) = values.place(entry);
+                values.widen(row.blocks[block], offset, &mut into[..dim]);
             }
         }
         count
@@ -183,14 +183,19 @@ pub(crate) fn check(args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &[f32]) 
     dim
 }
 
-/// Attention of one token, all heads.
-pub(crate) fn attend(args: &Windowed<'_>, (q, keys): (&[f32], &[f32]), dim: usize, out: &mut [f32]) {
-    let heads = q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).zip(args.sinks);
+/// Attention of some heads of one token, which see these keys.
+pub(crate) fn attend(
+    scale: f32,
+    (q, sinks): (&[f32], &[f32]),
+    (keys, dim): (&[f32], usize),
+    out: &mut [f32],
+) {
+    let heads = q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).zip(sinks);
     let mut scores = Vec::with_capacity(keys.len() / dim);
     for ((q, out), &sink) in heads {
         scores.clear();
         let dot = |key: &[f32]| q.iter().zip(key).fold(0.0, |sum, (q, k)| sum + q * k);
-        scores.extend(keys.chunks_exact(dim).map(|key| args.scale * dot(key)));
+        scores.extend(keys.chunks_exact(dim).map(|key| scale * dot(key)));
         let max = scores.iter().fold(sink, |max, &score| max.max(score));
         scores.iter_mut().for_each(|score| *score = (*score - max).exp());
         let total = scores.iter().sum::<f32>() + (sink - max).exp();
@@ -207,6 +212,7 @@ pub(crate) fn run(args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]
     let (mut keys, each) = (Vec::new(), args.heads * dim);
     for (place, out) in args.places().into_iter().zip(out.chunks_exact_mut(each.max(1))) {
         let count = args.gather(place, (kv, dim), dim, &mut keys);
-        attend(args, (&q[place.place * each..][..each], &keys[..count * dim]), dim, out);
+        let q = &q[place.place * each..][..each];
+        attend(args.scale, (q, args.sinks), (&keys[..count * dim], dim), out);
     }
 }

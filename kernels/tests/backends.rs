@@ -2,8 +2,8 @@
 
 use millstream_kernels::check::{Failure, Sample, conform};
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, KvMemory, Matrix,
-    Pairing, ReferenceBackend, RopeTable,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, KvMemory, Lists,
+    Matrix, Pairing, ReferenceBackend, RopeTable, Select, Windowed,
 };
 
 /// Fails with all cases that do not conform.
@@ -82,6 +82,24 @@ impl Backend for Faulty {
             args.rows.iter().map(|row| AttentionRow { start: row.start.saturating_sub(1), ..*row }).collect();
         self.0.attention(&Attention { rows: &rows, ..*args }, q, kv, out);
     }
+
+    fn select(
+        &mut self,
+        args: &Select<'_>,
+        q: (&[f32], &[f32]),
+        kv: &KvMemory,
+        chosen: &mut Lists,
+        kept: &mut Lists,
+    ) {
+        // Sees one token too few.
+        let rows: Vec<AttentionRow<'_>> =
+            args.rows.iter().map(|row| AttentionRow { start: row.start.saturating_sub(1), ..*row }).collect();
+        self.0.select(&Select { rows: &rows, ..*args }, q, kv, chosen, kept);
+    }
+
+    fn windowed(&mut self, args: &Windowed<'_>, q: &[f32], kv: &KvMemory, out: &mut [f32]) {
+        self.0.windowed(&Windowed { window: args.window - 1, ..*args }, q, kv, out);
+    }
 }
 
 #[test]
@@ -90,6 +108,8 @@ fn faults_are_found() {
     let found = |what: &str| failures.iter().any(|failure| failure.case.starts_with(what));
     assert!(found("matmul 64 x") && found("matmul 4 rows at once") && found("widening of"));
     assert!(found("attention 9 heads") && found("attention in chunks"));
+    assert!(found("mix 37 x") && found("mix 9 x 4 x 7 alone") && found("select 7") && found("windowed 4"));
+    assert!(!found("collapse") && !found("spread") && !found("turn") && !found("recall"));
     assert!(!found("matmul 3 x") && !found("matmul 3 rows") && !found("rope") && !found("gated"));
 }
 

@@ -1,7 +1,9 @@
 //! How an answer is chosen, as typed: the fields of the HTTP interface by the same names.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use millstream_actors::request::{ChatMessage, Prompt, Sampling, Submit};
+use millstream_actors::request::{ChatMessage, Content, Part, Prompt, Sampling, Submit};
 use serde_json::{Map, Value, json};
 
 use crate::clock;
@@ -67,8 +69,7 @@ impl ChoiceArgs {
 
     /// What a server is asked. Fields that only some servers know are sent only where they say something.
     pub(crate) fn body(&self, messages: &[ChatMessage]) -> Value {
-        let message =
-            |message: &ChatMessage| json!({"role": message.role.as_str(), "content": message.content});
+        let message = |message: &ChatMessage| json!({"role": message.role.as_str(), "content": content(&message.content)});
         let mut body = json!({
             "model": "default",
             "stream": true,
@@ -92,6 +93,21 @@ impl ChoiceArgs {
         say("logit_bias", !self.logit_bias.is_empty(), Value::Object(bias.collect::<Map<_, _>>()));
         say("stop", !self.stop.is_empty(), self.stop.clone().into());
         body
+    }
+}
+
+/// What a message says, as the API writes it: images as data URLs.
+fn content(content: &Content) -> Value {
+    let part = |part: &Part| match part {
+        Part::Text(text) => json!({"type": "text", "text": text}),
+        Part::Image(picture) => {
+            let (kind, data) = (picture.media_type(), STANDARD.encode(picture.bytes()));
+            json!({"type": "image_url", "image_url": {"url": format!("data:{kind};base64,{data}")}})
+        }
+    };
+    match content {
+        Content::Text(text) => text.as_str().into(),
+        Content::Parts(parts) => parts.iter().map(part).collect(),
     }
 }
 

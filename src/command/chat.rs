@@ -1,11 +1,16 @@
 //! `chat`: a conversation in the terminal, with a graph of its own or with a server that runs already. Both are a
 //! [`Partner`]: messages in, pieces of text out.
 
-use std::io::{IsTerminal, Write};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use millstream_actors::request::{ChatMessage, ChatRole};
+use millstream_actors::picture::{Detail, Picture, PictureBounds};
+use millstream_actors::request::{ChatMessage, ChatRole, Content, Part};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Done;
@@ -20,6 +25,9 @@ mod remote;
 
 /// Time for the graph to hear that an answer is not wanted any more.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// Bounds of an image file of the person at the terminal. A server has bounds of its own.
+const IMAGE_BOUNDS: PictureBounds = PictureBounds { bytes: 64 << 20, pixels: 100_000_000 };
 
 /// Who answers.
 enum Partner {
@@ -60,7 +68,16 @@ impl Partner {
 /// `chat`.
 pub(super) async fn chat(args: ChatArgs) -> anyhow::Result<Done> {
     let partner = Partner::find(&args).await?;
-    let mut talk = Talk { messages: Vec::new(), choice: args.choice.clone(), signals: Signals::new()? };
+    let images = args.images.iter().map(|file| image(file)).collect::<anyhow::Result<_>>();
+    let images = match images {
+        Ok(images) => images,
+        Err(error) => {
+            partner.leave().await;
+            return Err(error);
+        }
+    };
+    let (messages, choice) = (Vec::new(), args.choice.clone());
+    let mut talk = Talk { messages, images, choice, signals: Signals::new()? };
     talk.messages.extend(args.system.as_ref().map(|text| ChatMessage::new(ChatRole::System, text)));
     let done = match &args.prompt {
         Some(prompt) => talk.turn(&partner, prompt).await,
@@ -68,6 +85,17 @@ pub(super) async fn chat(args: ChatArgs) -> anyhow::Result<Done> {
     };
     partner.leave().await;
     done
+}
+
+/// Reads the header of an image file.
+fn image(file: &Path) -> anyhow::Result<Part> {
+    let cannot = || format!("cannot read {}", file.display());
+    let mut bytes = Vec::new();
+    let opened = File::open(file).with_context(cannot)?;
+    opened.take(IMAGE_BOUNDS.bytes + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    let picture = Picture::read(&file.display().to_string(), bytes, Detail::High, IMAGE_BOUNDS);
+    let picture = picture.map_err(|error| anyhow::anyhow!("{}: this image {error}", file.display()))?;
+    Ok(Part::Image(Arc::new(picture)))
 }
 
 /// Reads lines until the input ends or a person interrupts.
@@ -103,6 +131,8 @@ async fn converse(partner: &Partner, talk: &mut Talk) -> anyhow::Result<Done> {
 /// A conversation so far.
 struct Talk {
     messages: Vec<ChatMessage>,
+    /// Those that nothing was said about yet.
+    images: Vec<Part>,
     choice: ChoiceArgs,
     signals: Signals,
 }
@@ -110,18 +140,25 @@ struct Talk {
 impl Talk {
     /// Says something and prints the answer. What was not answered is forgotten.
     async fn turn(&mut self, partner: &Partner, text: &str) -> anyhow::Result<Done> {
-        self.messages.push(ChatMessage::new(ChatRole::User, text));
-        let mut out = |piece: &str| show(piece);
+        let mut parts = self.images.clone();
+        parts.push(Part::Text(text.to_owned()));
+        self.messages.push(ChatMessage { role: ChatRole::User, content: Content::of(parts) });
+        let mut begun = false;
+        let mut out = |piece: &str| {
+            begun |= !piece.is_empty();
+            show(piece)
+        };
         let answer = tokio::select! {
             answer = partner.answer(&self.messages, &self.choice, &mut out) => Some(answer),
             () = self.signals.next() => None,
         };
-        if !matches!(answer, Some(Err(_))) {
+        if begun || !matches!(answer, Some(Err(_))) {
             show("\n")?;
         }
         match answer {
             Some(Ok(answer)) => {
                 self.messages.push(ChatMessage::new(ChatRole::Assistant, answer));
+                self.images.clear();
                 Ok(Done::Well)
             }
             Some(Err(error)) => {
@@ -133,9 +170,28 @@ impl Talk {
     }
 }
 
-/// Prints at once.
+/// Prints at once. What a model writes may not steer a terminal.
 fn show(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
+    let text = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// The text with a mark in the place of each control character, but for ends of lines and tabs.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |letter: char| letter.is_control() && letter != '\n' && letter != '\t';
+    if text.contains(steers) { Cow::Owned(text.replace(steers, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn an_answer_does_not_steer_the_terminal() {
+        assert_eq!(harmless("a\tb\nc é 日本"), "a\tb\nc é 日本");
+        let title = "\u{1b}]0;owned\u{7}\u{9b}31m\rred\u{7f}";
+        assert_eq!(harmless(title), "\u{fffd}]0;owned\u{fffd}\u{fffd}31m\u{fffd}red\u{fffd}");
+    }
 }

@@ -60,14 +60,16 @@ fn file(args: &EvalArgs, source: &Source) -> Result<PathBuf, Refused> {
 
 /// The cases of the tasks that were named, or all.
 fn chosen(args: &EvalArgs, cases: Vec<(usize, Case)>) -> Result<Vec<(usize, Case)>, Refused> {
-    if let Some(unknown) = args.task.iter().find(|task| cases.iter().all(|(_, case)| case.task != **task)) {
-        let mut known: Vec<&str> = cases.iter().map(|(_, case)| case.task.as_str()).collect();
+    if let Some(unknown) =
+        args.skills.iter().find(|skill| cases.iter().all(|(_, case)| case.skill != **skill))
+    {
+        let mut known: Vec<&str> = cases.iter().map(|(_, case)| case.skill.as_str()).collect();
         known.sort_unstable();
         known.dedup();
         let why = format!("millstream: there is no task {unknown:?}; the cases have {}", known.join(", "));
         return Err(Refused::Unreadable(why));
     }
-    let wanted = |case: &Case| args.task.is_empty() || args.task.contains(&case.task);
+    let wanted = |case: &Case| args.skills.is_empty() || args.skills.contains(&case.skill);
     Ok(cases.into_iter().filter(|(_, case)| wanted(case)).collect())
 }
 
@@ -76,11 +78,11 @@ fn table(report: &Report, wrong: usize) -> std::io::Result<()> {
         "{:<16} {:>6} {:>6} {:>8} {:>8} {:>8} {:>5}",
         "task", "right", "of", "share", "prompt", "answer", "cut"
     ))?;
-    for (task, score) in &report.scores {
+    for (skill, score) in &report.scores {
         let Score { right, of, cut, .. } = score;
         let each = |tokens: u64| tokens as f64 / *of as f64;
         say(&format!(
-            "{task:<16} {right:>6} {of:>6} {:>7.1}% {:>8.1} {:>8.1} {cut:>5}",
+            "{skill:<16} {right:>6} {of:>6} {:>7.1}% {:>8.1} {:>8.1} {cut:>5}",
             100.0 * score.share(),
             each(score.prompt_tokens),
             each(score.answer_tokens),
@@ -89,7 +91,7 @@ fn table(report: &Report, wrong: usize) -> std::io::Result<()> {
     for wrong in report.wrong.iter().take(wrong) {
         say(&format!(
             "line {} ({}): wanted {:?}, got {:?}",
-            wrong.line, wrong.task, wrong.answer, wrong.said
+            wrong.line, wrong.skill, wrong.answer, wrong.said
         ))?;
     }
     Ok(())

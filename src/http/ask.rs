@@ -46,6 +46,16 @@ impl Ask {
         self.prompts.len() * self.choices as usize
     }
 
+    /// Something in it is to be looked at.
+    pub(crate) fn has_images(&self) -> bool {
+        self.prompts.iter().any(|prompt| match &**prompt {
+            Prompt::Chat(messages) => {
+                messages.iter().any(|message| message.content.images().next().is_some())
+            }
+            Prompt::Text(_) | Prompt::Tokens(_) => false,
+        })
+    }
+
     /// The client wants to know how likely the tokens were.
     pub(crate) fn logprobs(&self) -> Option<u32> {
         self.wishes.logprobs

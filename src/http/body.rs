@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -45,8 +45,9 @@ impl Bodies {
     /// Reads one body.
     ///
     /// # Errors
-    /// 413 too large, 408 too slow, 429 too many at once, 400 when it breaks off.
+    /// 413 too large, 408 too slow, 429 too many at once, 415 when it is compressed, 400 when it breaks off.
     pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Held, Fault> {
+        plain(headers)?;
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|bytes: u64| bytes > self.size_max) {
@@ -116,6 +117,17 @@ impl Bodies {
     }
 }
 
+/// Refuses a body that is not sent as it is.
+fn plain(headers: &HeaderMap) -> Result<(), Fault> {
+    let as_it_is = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(header::CONTENT_ENCODING).iter().all(as_it_is) {
+        return Ok(());
+    }
+    let message = "the body is compressed; send it as it is, without content-encoding";
+    Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+        .coded("unsupported_encoding"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +145,19 @@ mod tests {
         );
         let fault = bodies.read(&HeaderMap::new(), Body::from(vec![0; 10_001])).await.unwrap_err();
         assert_eq!(fault.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test]
+    async fn compressed_bodies_are_refused_by_name() {
+        let read = async |encoding: &'static str| {
+            let encoding = HeaderValue::from_static(encoding);
+            let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, encoding)]);
+            bodies().read(&headers, Body::from("{}")).await.map(|held| held.bytes)
+        };
+        assert_eq!(read("Identity").await.unwrap(), b"{}");
+        for encoding in ["gzip", "br", "identity, gzip", ""] {
+            assert_eq!(read(encoding).await.unwrap_err().status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        }
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use millstream_actors::request::{Outcome, Refusal};
 
-use super::openai;
+use super::{images, openai};
 use crate::desk::{Closed, Cut};
 
 /// The code of a prompt that does not fit.
@@ -94,12 +94,13 @@ impl Fault {
             }
             Refusal::TooLong { tokens, limit } => {
                 let message = format!(
-                    "the prompt and the answer asked for come to {tokens} tokens, but only {limit} fit; shorten the \
+                    "the prompt and the answer asked for come to at least {tokens} tokens, but only {limit} fit; shorten the \
                      prompt or lower max_tokens"
                 );
                 Self::invalid(message).coded(TOO_LONG)
             }
             Refusal::Invalid(why) => Self::invalid(why.clone()),
+            Refusal::Image { place, why } => Self::field(place, why.as_str()).coded(images::INVALID),
             Refusal::Field { field, why } => Self::field(field, why.as_str()),
         }
     }

@@ -110,6 +110,10 @@ impl<'a> Field<'a> {
         self.value
     }
 
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(crate) fn fault(&self, message: impl Into<String>) -> Fault {
         Fault::field(&self.path, message)
     }

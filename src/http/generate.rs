@@ -14,12 +14,14 @@ use super::choice::{Choice, Part};
 use super::fault::Fault;
 use super::openai::{Chunks, Heading, Shape};
 use super::sse::Events;
-use super::{Http, fields};
+use super::{Http, Images};
 use crate::clock;
 use crate::desk::{Answer, Answers, Closed};
 
 /// A refusal that comes within this time still gets its status; after it, the stream begins and says so in an event.
 const STATUS_WAIT: Duration = Duration::from_millis(250);
+/// The same for a request with images, which are decoded inside: a broken one is a status too.
+const STATUS_WAIT_IMAGES: Duration = Duration::from_secs(10);
 
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat(State(http): State<Http>, request: Request) -> Result<Response, Fault> {
@@ -36,15 +38,14 @@ impl Http {
         &self,
         request: Request,
         shape: Shape,
-        read: fn(&Value) -> Result<Ask, Fault>,
+        read: fn(&Value, Option<&Images>) -> Result<Ask, Fault>,
     ) -> Result<Response, Fault> {
         if self.mill.desk().is_closed() {
             return Err(Closed::Draining.into());
         }
         let (parts, body) = request.into_parts();
         let held = self.bodies.read(&parts.headers, body).await?;
-        let ask = read(&fields::parse(&held.bytes)?)?;
-        drop(held);
+        let ask = self.read(held, read).await?;
         self.facts.serves(&ask.model)?;
         let echoes = self.text.echoes(&ask)?;
         let answers = self.ask(&ask)?;
@@ -54,7 +55,10 @@ impl Http {
             .map_err(|_| Fault::server("the request's id is not a header"))?;
         let replies = Replies { answers: Answers::new(answers), echoes, cost: Cost::new(ask.choices) };
         let answered = match ask.stream {
-            true => replies.stream(Chunks { heading, include_usage: ask.include_usage }).await,
+            true => {
+                let wait = if ask.has_images() { STATUS_WAIT_IMAGES } else { STATUS_WAIT };
+                replies.stream(Chunks { heading, include_usage: ask.include_usage }, wait).await
+            }
             false => replies.whole(&heading).await,
         };
         let mut response = answered.map_err(|fault| fault.about(shape.prompt()))?;
@@ -102,14 +106,14 @@ struct Replies {
 }
 
 impl Replies {
-    async fn stream(mut self, chunks: Chunks) -> Result<Response, Fault> {
-        self.refused().await?;
+    async fn stream(mut self, chunks: Chunks, wait: Duration) -> Result<Response, Fault> {
+        self.refused(wait).await?;
         Ok(Events::new(chunks, self.answers, self.echoes, self.cost).respond())
     }
 
     /// Waits a moment for the first reply, so that a refusal becomes a status.
-    async fn refused(&mut self) -> Result<(), Fault> {
-        let fault = self.answers.peek(STATUS_WAIT).await.into_iter().find_map(|reply| match reply {
+    async fn refused(&mut self, wait: Duration) -> Result<(), Fault> {
+        let fault = self.answers.peek(wait).await.into_iter().find_map(|reply| match reply {
             Ok(Reply::End { outcome, .. }) => Fault::of_outcome(outcome),
             Err(cut) => Some((*cut).into()),
             Ok(_) => None,
@@ -161,6 +165,7 @@ impl Cost {
     /// The answer at this place has ended.
     pub(super) fn add(&mut self, place: usize, usage: Usage) {
         self.usage.completion_tokens += usage.completion_tokens;
+        self.usage.replayed_tokens += usage.replayed_tokens;
         if place.is_multiple_of(self.choices as usize) {
             self.usage.prompt_tokens += usage.prompt_tokens;
             self.usage.cached_tokens += usage.cached_tokens;

@@ -4,7 +4,7 @@
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use millstream_actors::gauges::GroupGauges;
+use millstream_actors::gauges::{EncodeGauges, GroupGauges};
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts, TextEncoder};
@@ -26,6 +26,7 @@ fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     all.extend(seats(http)?);
     all.extend(groups(http)?);
     all.extend(reuse(http)?);
+    all.extend(images(http)?);
     Ok(all)
 }
 
@@ -198,11 +199,58 @@ fn reuse(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
             &rows(|group| group.tokens_found.get()),
         )?,
         counter(
+            "millstream_prefix_replayed_tokens_total",
+            "Tokens that were found and computed once more, for the windows of a state.",
+            label,
+            &rows(|group| group.tokens_replayed.get()),
+        )?,
+        gauge(
+            "millstream_group_state_slots_used",
+            "State slots of sequences and leases, where the model keeps a state.",
+            label,
+            &rows(|group| group.slots_used.get()),
+        )?,
+        counter(
             "millstream_prefix_evicted_blocks_total",
             "Cached KV blocks whose memory was wanted.",
             label,
             &rows(|group| group.evictions.get()),
         )?,
+    ]
+    .concat())
+}
+
+/// What was looked at; nothing for a model without eyes.
+fn images(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    if http.mill.encoders().is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = |number: fn(&EncodeGauges) -> f64| -> Rows<'_> {
+        http.mill.encoders().iter().map(|encode| (encode.name.as_str(), number(encode))).collect()
+    };
+    let label = "actor";
+    let seconds = |encode: &EncodeGauges| encode.nanoseconds.get() as f64 / 1e9;
+    Ok([
+        counter(
+            "millstream_images_encoded_total",
+            "Images looked at.",
+            label,
+            &rows(|e| e.images.get() as f64),
+        )?,
+        counter(
+            "millstream_images_found_total",
+            "Images that were known.",
+            label,
+            &rows(|e| e.hits.get() as f64),
+        )?,
+        counter("millstream_encode_seconds_total", "Time that looking took.", label, &rows(seconds))?,
+        gauge(
+            "millstream_encode_cached_bytes",
+            "Bytes of embeddings kept.",
+            label,
+            &rows(|e| e.cached_bytes.get() as f64),
+        )?,
+        gauge("millstream_encode_waiting", "Requests that wait.", label, &rows(|e| e.waiting.get() as f64))?,
     ]
     .concat())
 }

@@ -180,7 +180,11 @@ fn usage_body(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": nothing},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "replayed_tokens": usage.replayed_tokens,
+            "audio_tokens": nothing,
+        },
         "completion_tokens_details": {
             "reasoning_tokens": nothing,
             "audio_tokens": nothing,

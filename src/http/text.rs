@@ -7,16 +7,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use millstream_actors::assemble::Resources;
-use millstream_actors::prompt::{self, Encoding};
+use millstream_actors::prompt::{self, Encoding, Eyes, Reader};
 use millstream_actors::request::{Outcome, Prompt};
 use millstream_actors::text::Tokenizer;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::Http;
 use super::ask::{self, Ask};
 use super::fault::Fault;
 use super::fields::{self, Fields};
+use super::{Facts, Http, Images};
 
 /// Texts that are encoded or decoded at once; more wait with their bodies held, which are bounded.
 const AT_ONCE: usize = 2;
@@ -66,9 +66,11 @@ impl Text {
     }
 
     fn encode(&self, prompt: &Prompt, how: Encoding) -> Result<Vec<u32>, Fault> {
-        let Resources { tokenizer, template, .. } = &self.resources;
-        prompt::encode(tokenizer, template.as_deref(), prompt, how)
-            .map_err(|refusal| Fault::unfinished(&Outcome::Refused(refusal)))
+        let Resources { tokenizer, template, model } = &self.resources;
+        let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
+        let reader = Reader { tokenizer, template, eyes, tokens_max: None };
+        let encoded = reader.encode(prompt, how);
+        encoded.map(|encoded| encoded.ids).map_err(|refusal| Fault::unfinished(&Outcome::Refused(refusal)))
     }
 }
 
@@ -76,8 +78,8 @@ impl Text {
 pub(super) async fn tokenize(State(http): State<Http>, request: Request) -> Result<Json<Value>, Fault> {
     let (parts, body) = request.into_parts();
     let held = http.bodies.read(&parts.headers, body).await?;
-    let body = fields::parse(&held.bytes)?;
-    let (prompt, how, strings) = read(&http, &body)?;
+    let facts = Arc::clone(&http.facts);
+    let (prompt, how, strings) = http.read(held, move |body, images| read(&facts, body, images)).await?;
     let answer = http.text.apart(move |text| {
         let ids = text.encode(&prompt, how)?;
         let spelled = |id: &u32| String::from_utf8_lossy(text.resources.tokenizer.spelling(*id)).into_owned();
@@ -90,13 +92,13 @@ pub(super) async fn tokenize(State(http): State<Http>, request: Request) -> Resu
 }
 
 /// The prompt, how it is encoded, and whether the tokens are spelled out.
-fn read(http: &Http, body: &Value) -> Result<(Prompt, Encoding, bool), Fault> {
+fn read(facts: &Facts, body: &Value, images: Option<&Images>) -> Result<(Prompt, Encoding, bool), Fault> {
     let fields = Fields::of(body)?;
     let plain = ["prompt", "add_special_tokens"];
     let chat = ["messages", "add_special_tokens", "add_generation_prompt"];
     let own: &[&str] = if fields.get("messages").is_some() { &chat } else { &plain };
     fields.only(&[&["model", "return_token_strs", "with_strings"], own])?;
-    check_model(http, &fields)?;
+    check_model(facts, &fields)?;
     let flag = |name: &str, usual| fields.get(name).map_or(Ok(usual), |field| field.flag());
     let strings = flag("return_token_strs", false)? || flag("with_strings", false)?;
     let Some(messages) = fields.get("messages") else {
@@ -108,7 +110,7 @@ fn read(http: &Http, body: &Value) -> Result<(Prompt, Encoding, bool), Fault> {
         return Err(Fault::field("add_special_tokens", "a chat template writes its control tokens itself"));
     }
     let how = Encoding { opened: flag("add_generation_prompt", true)?, ..Encoding::SERVED };
-    Ok((Prompt::Chat(ask::messages(&messages)?), how, strings))
+    Ok((Prompt::Chat(ask::messages(&messages, images)?), how, strings))
 }
 
 /// `POST /detokenize`.
@@ -118,7 +120,7 @@ pub(super) async fn detokenize(State(http): State<Http>, request: Request) -> Re
     let body = fields::parse(&held.bytes)?;
     let fields = Fields::of(&body)?;
     fields.only(&[&["model", "tokens"]])?;
-    check_model(&http, &fields)?;
+    check_model(&http.facts, &fields)?;
     let ids = fields.need("tokens")?.counts(usize::MAX)?;
     prompt::known(&http.text.resources.tokenizer, "tokens", ids.iter().copied())
         .map_err(|refusal| Fault::unfinished(&Outcome::Refused(refusal)))?;
@@ -126,6 +128,6 @@ pub(super) async fn detokenize(State(http): State<Http>, request: Request) -> Re
     Ok(Json(json!({"prompt": text})))
 }
 
-fn check_model(http: &Http, fields: &Fields<'_>) -> Result<(), Fault> {
-    fields.get("model").map_or(Ok(()), |model| http.facts.serves(model.text()?))
+fn check_model(facts: &Facts, fields: &Fields<'_>) -> Result<(), Fault> {
+    fields.get("model").map_or(Ok(()), |model| facts.serves(model.text()?))
 }

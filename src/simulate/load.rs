@@ -1,9 +1,13 @@
 //! Requests of a simulation, drawn from its seed: short and long, greedy and sampled, patient and not, some of which
-//! begin alike.
+//! begin alike; with images where the model has eyes.
 
+use std::io::Cursor;
+use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_actors::request::{ChatMessage, ChatRole, Prompt, RequestId, Sampling, Submit};
+use image::{ImageFormat, Rgb, RgbImage};
+use millstream_actors::picture::{Detail, Picture, PictureBounds};
+use millstream_actors::request::{ChatMessage, ChatRole, Content, Part, Prompt, RequestId, Sampling, Submit};
 use millstream_runtime::Time;
 
 /// Words that prompts are made of.
@@ -26,8 +30,8 @@ pub struct Visit {
     pub leaves_after: Option<Duration>,
 }
 
-/// Draws the clients of a run.
-pub fn draw(seed: u64, requests: u32) -> Vec<Visit> {
+/// Draws the clients of a run; with `eyes` every second chat has an image or two, of which there are few.
+pub fn draw(seed: u64, requests: u32, eyes: bool) -> Vec<Visit> {
     let mut dice = Dice(seed ^ 0x6d69_6c6c_7374_7265);
     let mut at = Time::ZERO;
     let mut visits = Vec::new();
@@ -35,7 +39,41 @@ pub fn draw(seed: u64, requests: u32) -> Vec<Visit> {
         at = at + Duration::from_micros(dice.below(40_000));
         visits.push(visit(&mut dice, RequestId(number), at));
     }
+    if eyes {
+        // Drawn apart, so that everything else is as it is for a model without eyes.
+        let mut dice = Dice(seed ^ 0x6579_6573);
+        visits.iter_mut().for_each(|visit| show(&mut dice, &mut visit.submit));
+    }
     visits
+}
+
+/// Different images of a run.
+const IMAGES: u64 = 6;
+
+/// Puts images before what is said in every second chat.
+fn show(dice: &mut Dice, submit: &mut Submit) {
+    let Prompt::Chat(messages) = &*submit.prompt else { return };
+    let mut messages = messages.clone();
+    let Some(first) = messages.first_mut().filter(|_| dice.one_in(2)) else { return };
+    let words = first.content.texts().map(|text| Part::Text(text.to_owned()));
+    let images = (0..1 + dice.below(2)).map(|place| picture(dice.below(IMAGES), place));
+    first.content = Content::of(images.chain(words).collect());
+    submit.prompt = Prompt::Chat(messages).into();
+}
+
+/// One of the images, as a file.
+fn picture(number: u64, place: u64) -> Part {
+    let mut dice = Dice(number);
+    let (width, height) = (8 + dice.below(90) as u32, 8 + dice.below(90) as u32);
+    let colours = dice.next().to_le_bytes();
+    let colour = |x: u32, y: u32| Rgb([colours[(x / 9 % 8) as usize], colours[(y / 7 % 8) as usize], 90]);
+    let mut file = Cursor::new(Vec::new());
+    let drawn = RgbImage::from_fn(width, height, colour).write_to(&mut file, ImageFormat::Png);
+    drawn.expect("memory takes every file");
+    let bounds = PictureBounds { bytes: 1 << 20, pixels: 1 << 20 };
+    let place = format!("messages[0].content[{place}]");
+    let picture = Picture::read(&place, file.into_inner(), Detail::High, bounds);
+    Part::Image(Arc::new(picture.expect("what was drawn is an image")))
 }
 
 /// The same clients, none of which goes away or runs out of time: what their answers would be.
@@ -109,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_clients() {
-        let texts = |seed| format!("{:?}", draw(seed, 50));
+        let texts = |seed| format!("{:?}", draw(seed, 50, true));
         assert_eq!(texts(3), texts(3));
         assert_ne!(texts(3), texts(4));
     }
@@ -117,10 +155,10 @@ mod tests {
     #[test]
     fn the_patient_ones_stay() {
         assert!(
-            patient(&draw(1, 200))
+            patient(&draw(1, 200, false))
                 .iter()
                 .all(|visit| visit.leaves_after.is_none() && visit.submit.patience.is_none())
         );
-        assert!(draw(1, 200).iter().any(|visit| visit.leaves_after.is_some()));
+        assert!(draw(1, 200, false).iter().any(|visit| visit.leaves_after.is_some()));
     }
 }

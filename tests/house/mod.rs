@@ -46,8 +46,13 @@ impl House {
     pub async fn bounded(gateway: &str, actors: &str, bounds: Bounds) -> Self {
         let source = source(gateway, actors);
         let resources: Resources = source.load().unwrap();
+        Self::of(&source, &resources, bounds).await
+    }
+
+    /// Starts with another model than the source names.
+    pub async fn of(source: &Source, resources: &Resources, bounds: Bounds) -> Self {
         let options = ServeOptions { bounds, ..ServeOptions::default() };
-        let server = Server::start(&source.plan, &resources, options).await.unwrap();
+        let server = Server::start(&source.plan, resources, options).await.unwrap();
         Self { server, client: reqwest::Client::new() }
     }
 

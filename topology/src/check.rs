@@ -2,7 +2,7 @@
 //! the others their turn.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::error::Findings;
 use crate::plan::{Devices, Role};
@@ -21,6 +21,7 @@ pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
     decode_joins_one_group(draft, findings);
     blocks_have_one_size(draft, findings);
     listeners_differ(draft, findings);
+    image_hosts_are_names(draft, findings);
     addresses_differ(draft, findings);
     tiers_are_whole(spec, findings);
 }
@@ -111,6 +112,21 @@ fn ranks_have_devices(draft: &Draft, findings: &mut Findings) {
             let help =
                 format!("write groups = {} at most", CPU_RANKS_MAX * actor.hosts.len() as u64 / actor.ranks);
             findings.add(&actor.section.span_of("groups"), message, help);
+        }
+    }
+}
+
+/// Images are fetched from servers that are named, not from addresses of files.
+fn image_hosts_are_names(draft: &Draft, findings: &mut Findings) {
+    for encode in draft.of(Role::Encode) {
+        for host in encode.section.names("hosts").unwrap_or_default() {
+            let named = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            let text = host.get_ref();
+            let address = text.parse::<IpAddr>().is_ok();
+            if text.is_empty() || !(address || text.chars().all(named)) {
+                let message = format!("{} is not the name of a server", quote(text));
+                findings.add(&host.span(), message, "write it as in hosts = [\"images.example.org\"]");
+            }
         }
     }
 }

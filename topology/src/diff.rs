@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::id::PlanId;
-use crate::plan::{GatewaySettings, GroupSettings, Limits, Plan, Scalar, Settings, Tier, Wire};
+use crate::plan::{
+    EncodeSettings, GatewaySettings, GroupSettings, Limits, Plan, Scalar, Settings, Tier, Wire,
+};
 
 /// One difference between two plans.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +89,7 @@ pub(crate) fn id(plan: &Plan) -> PlanId {
 pub(crate) fn settings(settings: &Settings) -> Vec<(&'static str, Scalar)> {
     match settings {
         Settings::Gateway(gateway) => gateway_settings(gateway),
+        Settings::Encode(encode) => encode_settings(encode),
         Settings::Prefill(group) => group_settings(group),
         Settings::Decode(group) => {
             let mut list = group_settings(group);
@@ -107,6 +110,23 @@ fn gateway_settings(gateway: &GatewaySettings) -> Vec<(&'static str, Scalar)> {
         ("deadline", Scalar::Time(gateway.deadline)),
         ("tokens_max", Scalar::Count(gateway.tokens_max.into())),
     ]
+}
+
+fn encode_settings(encode: &EncodeSettings) -> Vec<(&'static str, Scalar)> {
+    let mut list = vec![
+        ("groups", Scalar::Count(encode.groups as u64)),
+        ("ranks", Scalar::Count(encode.ranks as u64)),
+        ("threads", Scalar::Count(encode.threads as u64)),
+        ("cache", Scalar::Bytes(encode.cache)),
+        ("waiting_max", Scalar::Count(encode.waiting_max as u64)),
+        ("images_max", Scalar::Count(encode.images_max as u64)),
+        ("image_bytes", Scalar::Bytes(encode.image_bytes)),
+        ("pixels_max", Scalar::Count(encode.pixels_max)),
+    ];
+    if !encode.hosts.is_empty() {
+        list.push(("hosts", Scalar::List(encode.hosts.clone())));
+    }
+    list
 }
 
 fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {

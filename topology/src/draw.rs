@@ -27,6 +27,11 @@ fn facts(actor: &ActorPlan, plan: &Plan) -> Vec<String> {
                 units::write_time(gateway.deadline)
             ));
         }
+        Settings::Encode(encode) => {
+            facts.push(format!("{} × {}", counted(encode.groups, "group"), counted(encode.ranks, "rank")));
+            let (threads, cache) = (counted(encode.threads, "thread"), units::write_size(encode.cache));
+            facts.push(format!("{threads}, {cache} cache"));
+        }
         Settings::Prefill(_) if plan.joined() => facts.push("joined into decode".to_owned()),
         Settings::Prefill(group) | Settings::Decode(group) => {
             facts.push(format!("{} × {}", counted(group.groups, "group"), counted(group.ranks, "rank")));

@@ -183,6 +183,9 @@ const GROUPS: Key = key(
 );
 const RANKS: Key = count("ranks", RANKS_MAX, 1, RANKS_DOC);
 
+const THREADS: Kind = Kind::Count { least: 1, most: 1_024 };
+const THREADS_FOUND: &str = "the host's cores, shared evenly by its ranks";
+
 /// An actor of any role.
 pub(crate) static ACTOR: &[Key] = &[ROLE, ON];
 
@@ -204,12 +207,7 @@ macro_rules! group_keys {
             ON,
             GROUPS,
             RANKS,
-            key(
-                "threads",
-                Kind::Count { least: 1, most: 1_024 },
-                Preset::Found("the host's cores, shared evenly by its ranks"),
-                "Compute threads of a rank.",
-            ),
+            key("threads", THREADS, Preset::Found(THREADS_FOUND), "Compute threads of a rank."),
             count("chunk_tokens", 1 << 20, 256, "Tokens in one step: longer prompts are cut into chunks."),
             count("sequences_max", 65_536, 64, "Sequences in one step."),
             key(
@@ -264,7 +262,29 @@ pub(crate) static DECODE: &[Key] = group_keys![
 ];
 
 /// Images to embeddings.
-pub(crate) static ENCODE: &[Key] = &[ROLE, ON, GROUPS, RANKS];
+pub(crate) static ENCODE: &[Key] = &[
+    ROLE,
+    ON,
+    GROUPS,
+    RANKS,
+    key("threads", THREADS, Preset::Found(THREADS_FOUND), "Compute threads."),
+    key(
+        "cache",
+        Kind::Size { most: SIZE_MAX },
+        Preset::Bytes(256 << 20),
+        "Embeddings kept for the next request.",
+    ),
+    count("waiting_max", 65_536, 256, "Requests that wait to be looked at."),
+    count("images_max", 4_096, 16, "Images in one request."),
+    key("image_bytes", Kind::Size { most: 1 << 30 }, Preset::Bytes(16 << 20), "Largest image file."),
+    count("pixels_max", 1 << 30, 40_000_000, "Pixels of one image."),
+    key(
+        "hosts",
+        Kind::Names,
+        Preset::None,
+        "Servers that images may be fetched from, by name; without it none are. An address that is not public must stand here itself.",
+    ),
+];
 
 /// Expert parallelism of decode.
 pub(crate) static EXPERTS: &[Key] = &[
@@ -360,11 +380,12 @@ pub(crate) fn of_role(role: &crate::plan::Role) -> &'static [Key] {
 
 /// Where a key that was said in the wrong table belongs.
 pub(crate) fn home_of(name: &str) -> Option<&'static str> {
-    let homes: [(&'static str, &[Key]); 10] = [
+    let homes: [(&'static str, &[Key]); 11] = [
         ("a table of [actors]", ACTOR),
         ("an actor of the role gateway", GATEWAY),
         ("actors of the roles prefill and decode", PREFILL),
         ("an actor of the role decode", DECODE),
+        ("an actor of the role encode", ENCODE),
         ("a table of [hosts]", HOST),
         ("[[wires]]", WIRE),
         ("[limits]", LIMITS),

@@ -38,9 +38,9 @@ pub use error::{PROBLEMS_MAX, Problem, Problems};
 pub use expand::expand;
 pub use id::{ActorName, HostName, NAME_LEN_MAX, PlanId, PortName};
 pub use plan::{
-    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, Host,
-    KvFormat, Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar, Settings, Tier,
-    TokenizerSettings, Wire,
+    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
+    GroupSettings, Host, KvFormat, Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar,
+    Settings, Tier, TokenizerSettings, Wire,
 };
 pub use replay::{NoReplay, Replay};
 pub use resolve::{HostFacts, check, laptop, resolve};

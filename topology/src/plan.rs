@@ -47,6 +47,14 @@ impl Plan {
         self.actors.iter().filter(move |actor| actor.role == *role)
     }
 
+    /// How images are looked at, where the file has an actor for it.
+    pub fn encode(&self) -> Option<&EncodeSettings> {
+        self.actors.iter().find_map(|actor| match &actor.settings {
+            Settings::Encode(settings) => Some(settings),
+            _ => None,
+        })
+    }
+
     /// The actor of this name.
     pub fn actor(&self, name: &str) -> Option<&ActorPlan> {
         self.actors.iter().find(|actor| actor.name == name)
@@ -167,7 +175,7 @@ pub enum Role {
     Tokenizer,
     /// Chooses the group.
     Router,
-    /// Images to embeddings. Not built yet.
+    /// Images to embeddings.
     Encode,
     /// Computes prompts.
     Prefill,
@@ -222,6 +230,8 @@ pub enum Settings {
     Tokenizer(TokenizerSettings),
     /// Of the router.
     Router(RouterSettings),
+    /// Of the actors that look at images.
+    Encode(EncodeSettings),
     /// Of the groups that compute prompts.
     Prefill(GroupSettings),
     /// Of the groups that compute the next tokens.
@@ -259,6 +269,36 @@ pub struct RouterSettings {}
 /// How tokens become text; nothing to choose yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetokenizerSettings {}
+
+/// How images are looked at, and which are taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncodeSettings {
+    /// Copies.
+    pub groups: usize,
+    /// Ranks of each.
+    pub ranks: usize,
+    /// Compute threads of each.
+    pub threads: usize,
+    /// Bytes of embeddings that each keeps for the next request.
+    pub cache: u64,
+    /// Requests that wait at each.
+    pub waiting_max: usize,
+    /// Images in one request.
+    pub images_max: usize,
+    /// Bytes of an image's file.
+    pub image_bytes: u64,
+    /// Pixels of an image.
+    pub pixels_max: u64,
+    /// Servers that images may be fetched from; none: images come with the request alone.
+    pub hosts: Vec<String>,
+}
+
+impl EncodeSettings {
+    /// What holds where a file says nothing.
+    pub fn standard(threads: usize) -> Self {
+        crate::resolve::standard_encode(threads)
+    }
+}
 
 /// How the groups of prefill or decode compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

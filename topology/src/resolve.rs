@@ -12,8 +12,9 @@ use crate::keys;
 use crate::lanes;
 use crate::place::{self, Hosts};
 use crate::plan::{
-    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, GatewaySettings, GroupSettings, KvFormat,
-    Limits, Note, Plan, Role, RouterSettings, Scalar, Settings, Tier, TokenizerSettings, quoted,
+    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
+    GroupSettings, KvFormat, Limits, Note, Plan, Role, RouterSettings, Settings, Tier, TokenizerSettings,
+    quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -221,7 +222,12 @@ fn actor_plan(actor: &DraftActor, draft: &Draft) -> ActorPlan {
         Role::Detokenizer => Settings::Detokenizer(DetokenizerSettings {}),
         Role::Prefill => Settings::Prefill(group(actor, draft)),
         Role::Decode => Settings::Decode(group(actor, draft)),
-        Role::Encode | Role::Cache | Role::Experts | Role::Custom(_) => Settings::Other,
+        Role::Encode => Settings::Encode(EncodeSettings {
+            groups: usize::try_from(actor.groups).unwrap_or(usize::MAX),
+            ranks: usize::try_from(actor.ranks).unwrap_or(usize::MAX),
+            ..encode(section, threads_of(actor, draft))
+        }),
+        Role::Cache | Role::Experts | Role::Custom(_) => Settings::Other,
     };
     let mut extra = BTreeMap::new();
     for (key, entry) in section.entries().filter(|(key, _)| key.later.is_some()) {
@@ -232,10 +238,6 @@ fn actor_plan(actor: &DraftActor, draft: &Draft) -> ActorPlan {
             }
         }
         debug_assert!(!entry.key.is_empty());
-    }
-    if actor.role == Role::Encode {
-        extra.insert("groups".to_owned(), Scalar::Count(actor.groups));
-        extra.insert("ranks".to_owned(), Scalar::Count(actor.ranks));
     }
     ActorPlan {
         name: actor.name.clone(),
@@ -255,6 +257,28 @@ fn gateway(section: &Section) -> GatewaySettings {
         deadline: section.time("deadline"),
         tokens_max: section.count32("tokens_max"),
     }
+}
+
+/// One copy; `threads` where the file says no number.
+fn encode(section: &Section, threads: usize) -> EncodeSettings {
+    let said = section.scalar("threads").map(|_| section.count("threads"));
+    let hosts = section.names("hosts").unwrap_or_default();
+    EncodeSettings {
+        groups: 1,
+        ranks: 1,
+        threads: said.unwrap_or(threads),
+        cache: section.number("cache"),
+        waiting_max: section.count("waiting_max"),
+        images_max: section.count("images_max"),
+        image_bytes: section.number("image_bytes"),
+        pixels_max: section.number("pixels_max"),
+        hosts: hosts.iter().map(|host| host.get_ref().to_ascii_lowercase()).collect(),
+    }
+}
+
+/// The encode actor that no file mentions.
+pub(crate) fn standard_encode(threads: usize) -> EncodeSettings {
+    encode(&Section::new(keys::ENCODE, 0..0), threads)
 }
 
 fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
@@ -345,7 +369,7 @@ fn not_built(spec: &Spec, draft: &Draft) -> Vec<Later> {
         note(actor.section.span_of("ranks"), "several ranks in a group", message);
     }
     for (i, actor) in draft.actors.iter().enumerate() {
-        if matches!(actor.role, Role::Encode | Role::Cache | Role::Experts) {
+        if matches!(actor.role, Role::Cache | Role::Experts) {
             let message = format!("the role {} is not built yet", actor.role);
             note(actor.at.clone(), &format!("role `{}`", actor.role), message);
         } else if draft.actors[..i].iter().any(|other| other.role == actor.role) {

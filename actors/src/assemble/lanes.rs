@@ -6,18 +6,19 @@ use std::sync::Arc;
 use millstream_runtime::{HoldOut, OfferOut, ReplyOut, Seat};
 use millstream_topology::{GroupSettings, Plan, Port, Role};
 
-use super::GroupPlan;
 use super::wiring::Wiring;
+use super::{EncodePlan, GroupPlan};
 use crate::decode::PrefillLane;
+use crate::encode::EncodeLanes;
 use crate::error::Error;
 use crate::group::GroupLanes;
 use crate::message::{
-    Admit, Cancel, DecodeMessage, DetokenizerMessage, Failure, GatewayMessage, PrefillMessage, RouterMessage,
-    Step, StepDone, Text, Tokenize,
+    Admit, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure, GatewayMessage, PrefillMessage,
+    RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
 use crate::request::{Request, RequestId};
-use crate::router::GroupDoor;
+use crate::router::{EncodeDoor, GroupDoor};
 
 /// Steps that may wait at a rank.
 const STEPS: usize = 2;
@@ -42,10 +43,16 @@ pub(super) struct Seats {
     pub schedulers: Vec<Scheduling>,
     /// One a group, in order.
     pub ranks: Vec<Seat<Step>>,
+    /// One an encode actor, in order.
+    pub encoders: Vec<Seat<EncodeMessage>>,
 }
 
 impl Seats {
-    pub(super) fn new(wiring: &mut Wiring<'_>, groups: &[GroupPlan]) -> Result<Self, Error> {
+    pub(super) fn new(
+        wiring: &mut Wiring<'_>,
+        groups: &[GroupPlan],
+        encoders: &[EncodePlan],
+    ) -> Result<Self, Error> {
         let (mut schedulers, mut ranks, mut core) = (Vec::new(), Vec::new(), 0);
         for group in groups {
             let GroupSettings { threads, pinned, .. } = group.settings;
@@ -58,9 +65,11 @@ impl Seats {
                 false => Scheduling::Decode(wiring.graph.seat(name, name)),
             });
         }
+        let eyes = |plan: &EncodePlan| wiring.graph.compute_seat(&plan.name, &plan.name, Vec::new());
+        let encoders = encoders.iter().map(eyes).collect();
         let (gateway, tokenizer) = (wiring.control(&Role::Gateway)?, wiring.control(&Role::Tokenizer)?);
         let (router, detokenizer) = (wiring.control(&Role::Router)?, wiring.control(&Role::Detokenizer)?);
-        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks })
+        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks, encoders })
     }
 
     fn decodes(&self) -> impl Iterator<Item = &Seat<DecodeMessage>> {
@@ -89,6 +98,8 @@ pub(super) struct Lanes {
     pub router_failures: HoldOut<Failure>,
     /// One a group, in order.
     pub groups: Vec<GroupEnds>,
+    /// One an encode actor, in order: the router's ends and the actor's own.
+    pub encoders: Vec<(EncodeDoor, EncodeLanes)>,
     /// For each prefill group, its lanes to every decode group.
     pub to_decodes: Vec<Vec<DecodeLanes>>,
     /// For each decode group, its lanes to every prefill group.
@@ -112,6 +123,7 @@ impl Lanes {
             (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
         let groups = ends.collect();
         let (to_decodes, to_prefills) = handovers(wiring, seats);
+        let encoders = encoders(wiring, seats);
         let Seats { gateway, tokenizer, router, detokenizer, .. } = seats;
         let (plan, g) = (wiring.plan, &mut wiring.graph);
         let room = |from, to| capacity(plan, from, to);
@@ -132,6 +144,7 @@ impl Lanes {
             tokenizer_failures: g.hold("tokenizer.failures", tokenizer, gateway, failed, failure),
             router_failures: g.hold("router.failures", router, gateway, lost, failure),
             groups,
+            encoders,
             to_decodes,
             to_prefills,
         })
@@ -213,6 +226,37 @@ where
         router: router.to_owned(),
     };
     GroupEnds { door, lanes, done: g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done) }
+}
+
+/// The lanes between the router and every encode actor.
+fn encoders(wiring: &mut Wiring<'_>, seats: &Seats) -> Vec<(EncodeDoor, EncodeLanes)> {
+    let (plan, g) = (wiring.plan, &mut wiring.graph);
+    let (images, cancel) =
+        (capacity(plan, "router.images", "encode.images"), capacity(plan, "router.cancel", "encode.cancel"));
+    let (spans, ended) =
+        (capacity(plan, "encode.spans", "router.spans"), capacity(plan, "encode.ended", "router.ended"));
+    let router = &seats.router;
+    let mut ends = |seat: &Seat<EncodeMessage>| {
+        let name = seat.name().to_owned();
+        let door = EncodeDoor {
+            look: g.offer(&format!("router.images.{name}"), router, seat, images, EncodeMessage::Look),
+            cancel: g.urgent_offer(
+                &format!("router.cancel.{name}"),
+                router,
+                seat,
+                cancel,
+                EncodeMessage::Cancel,
+            ),
+            seat: name.clone(),
+        };
+        let lanes = EncodeLanes {
+            spans: g.hold(&format!("{name}.spans"), seat, router, spans, RouterMessage::Spans),
+            ended: g.hold(&format!("{name}.ended"), seat, router, ended, RouterMessage::Ended),
+            router: router.name().to_owned(),
+        };
+        (door, lanes)
+    };
+    seats.encoders.iter().map(&mut ends).collect()
 }
 
 /// The lanes between every prefill and every decode group.

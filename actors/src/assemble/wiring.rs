@@ -8,24 +8,25 @@ use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
 use super::lanes::{GroupEnds, Lanes, Scheduling, Seats};
-use super::{Assembly, Doors, Driver, GroupPlan, Resources};
+use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
+use crate::encode::{Encode, EncodeBounds, EncodeLanes, Sight};
 use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
-use crate::gauges::GroupGauges;
+use crate::gauges::{EncodeGauges, GroupGauges};
 use crate::group::{Group, GroupLanes};
 use crate::kv::HashChain;
 use crate::message::{
-    DecodeMessage, DetokenizerMessage, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text,
-    Tokenize,
+    DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage, PrefillMessage, RouterMessage, Step,
+    StepDone, Text, Tokenize,
 };
 use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
-use crate::router::{Router, RouterLanes};
+use crate::router::{EncodeDoor, Router, RouterLanes};
 use crate::sched::Bounds;
-use crate::tokenizer::{Reach, TokenizerActor, TokenizerLanes};
+use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
 /// Messages between shell and gateway.
 const DOOR: usize = 1024;
@@ -43,22 +44,25 @@ pub(super) fn wire(
     plan: &Plan,
     resources: &Resources,
     driver: Driver,
-    groups: Vec<GroupPlan>,
+    (groups, encoders): (Vec<GroupPlan>, Vec<EncodePlan>),
 ) -> Result<Assembly, Error> {
     let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new() };
-    let seats = Seats::new(&mut wiring, &groups)?;
+    let seats = Seats::new(&mut wiring, &groups, &encoders)?;
     let lanes = Lanes::new(&mut wiring, &seats, &groups)?;
     let (doors, replies) = wiring.doors(&seats.gateway);
     let (gateway, tokenizer) = (wiring.settings()?.clone(), wiring.name(&Role::Tokenizer)?);
     let reach = wiring.reach(&gateway, &groups);
-    wiring.budgets(&groups);
+    wiring.budgets(&groups, &encoders);
     let Lanes { tokenize, cancel, close, tokenizer_failures: failures, prompts, .. } = lanes;
     wiring.gateway(seats.gateway, &gateway, GatewayLanes { tokenize, cancel, close, replies, tokenizer });
     let chain = groups.iter().find_map(|group| wiring.chain(group));
     wiring.tokenizer(seats.tokenizer, reach, chain, TokenizerLanes { prompts, failures });
+    let (doors_to_eyes, eyes): (Vec<_>, Vec<_>) = lanes.encoders.into_iter().unzip();
     wiring.detokenizer(seats.detokenizer, lanes.texts)?;
     let to_gateway = RouterLanes { failures: lanes.router_failures, gateway: wiring.name(&Role::Gateway)? };
-    wiring.router(seats.router, &lanes.groups, &groups, to_gateway);
+    wiring.router(seats.router, (&lanes.groups, &groups), doors_to_eyes, to_gateway);
+    let encoders = seats.encoders.into_iter().zip(encoders).zip(eyes);
+    let encoders = encoders.map(|((seat, plan), lanes)| wiring.encode(seat, &plan, lanes)).collect();
     let (mut to_decodes, mut to_prefills) = (lanes.to_decodes.into_iter(), lanes.to_prefills.into_iter());
     let (mut gauges, mut prefills) = (Vec::new(), 0);
     for (((plan, ends), seat), rank) in
@@ -77,7 +81,7 @@ pub(super) fn wire(
         }
     }
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
-    Ok(Assembly { graph, doors, gauges, reach })
+    Ok(Assembly { graph, doors, gauges, encoders, reach })
 }
 
 /// What a group is made of, each time its unit is started.
@@ -115,12 +119,13 @@ impl Wiring<'_> {
         settings.ok_or_else(|| Error::Missing(Role::Gateway.to_string()))
     }
 
-    fn budgets(&mut self, groups: &[GroupPlan]) {
+    fn budgets(&mut self, groups: &[GroupPlan], encoders: &[EncodePlan]) {
         let limits = &self.plan.limits;
         let budget = Budget { restarts: limits.restarts, within: limits.restarts_within };
         let control = [Role::Gateway, Role::Tokenizer, Role::Router, Role::Detokenizer];
         let control = control.iter().filter_map(|role| self.name(role).ok()).collect::<Vec<_>>();
-        for unit in control.iter().chain(groups.iter().map(|group| &group.name)) {
+        let groups = groups.iter().map(|group| &group.name);
+        for unit in control.iter().chain(groups).chain(encoders.iter().map(|encode| &encode.name)) {
             self.graph.budget(unit, budget);
         }
     }
@@ -161,11 +166,9 @@ impl Wiring<'_> {
         chain: Option<HashChain>,
         lanes: TokenizerLanes,
     ) {
-        let Resources { tokenizer, template, .. } = self.resources.clone();
-        self.graph.actor(seat, move || {
-            let (tokenizer, template) = (Arc::clone(&tokenizer), template.clone());
-            TokenizerActor::new(tokenizer, template, reach, chain.clone(), lanes.clone())
-        });
+        let Resources { tokenizer, template, model } = self.resources.clone();
+        let reading = Reading { tokenizer, template, model, chain };
+        self.graph.actor(seat, move || TokenizerActor::new(reading.clone(), reach, lanes.clone()));
     }
 
     fn detokenizer(
@@ -182,8 +185,8 @@ impl Wiring<'_> {
     fn router(
         &mut self,
         seat: Seat<RouterMessage>,
-        ends: &[GroupEnds],
-        groups: &[GroupPlan],
+        (ends, groups): (&[GroupEnds], &[GroupPlan]),
+        encoders: Vec<EncodeDoor>,
         lanes: RouterLanes,
     ) {
         let doors = |prefill: bool| {
@@ -191,7 +194,30 @@ impl Wiring<'_> {
             picked.map(|(ends, _)| ends.door.clone()).collect::<Vec<_>>()
         };
         let (prefills, decodes) = (doors(true), doors(false));
-        self.graph.actor(seat, move || Router::new(prefills.clone(), decodes.clone(), lanes.clone()));
+        self.graph.actor(seat, move || {
+            Router::new(prefills.clone(), decodes.clone(), encoders.clone(), lanes.clone())
+        });
+    }
+
+    fn encode(
+        &mut self,
+        seat: Seat<EncodeMessage>,
+        plan: &EncodePlan,
+        lanes: EncodeLanes,
+    ) -> Arc<EncodeGauges> {
+        let (threads, cost) = match self.driver {
+            Driver::Live => (plan.settings.threads, Duration::ZERO),
+            Driver::Sim(cost) => (1, cost.token),
+        };
+        let (cache, waiting_max) = (plan.settings.cache, plan.settings.waiting_max);
+        let bounds = EncodeBounds { cache, waiting_max, cost };
+        let gauges = Arc::new(EncodeGauges { name: plan.name.clone(), ..EncodeGauges::default() });
+        let (model, shown) = (Arc::clone(&self.resources.model), Arc::clone(&gauges));
+        self.graph.actor(seat, move || {
+            let sight = Sight { model: Arc::clone(&model), backend: Box::new(CpuBackend::new(threads, &[])) };
+            Encode::new(sight, bounds, lanes.clone(), Arc::clone(&shown))
+        });
+        gauges
     }
 
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {

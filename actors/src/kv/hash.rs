@@ -1,6 +1,6 @@
-//! Names of full blocks. The hash of a block is made of the hash of the block before it and its own tokens, so two
-//! blocks of one name hold the same tokens at the same positions behind the same history, and their entries are the
-//! same bits.
+//! Names of full blocks. The hash of a block is made of the hash of the block before it, its own tokens, and the
+//! digests of the images that some of them stand for, so two blocks of one name hold the same at the same positions
+//! behind the same history, and their entries are the same bits.
 //!
 //! The chain begins with a seed that stands for the model and the layout of its KV memory; entries of another model
 //! never bear the same name. The hash is BLAKE3 cut to 128 bits: a client chooses its prompt, and must not be able to
@@ -10,6 +10,8 @@
 //! a group names only what it adds: the block where the prompt ends, and the blocks of the answer.
 
 use std::fmt;
+
+use crate::request::PromptImage;
 
 /// What a chain's seed begins with; counted up when the way of hashing changes.
 const CONTEXT: &[u8] = b"millstream kv block 1";
@@ -62,9 +64,25 @@ impl HashChain {
     /// assert_eq!((once.len(), once), (2, twice));
     /// ```
     pub fn extend(&self, hashes: &mut Vec<BlockHash>, tokens: &[u32]) {
+        self.extend_seeing(hashes, tokens, &[]);
+    }
+
+    /// The same for a sequence that begins with a prompt with `images`: the tokens of all images are alike, so the name
+    /// of a block says which part of which image they stand for.
+    pub fn extend_seeing(&self, hashes: &mut Vec<BlockHash>, tokens: &[u32], images: &[PromptImage]) {
         let mut parent = hashes.last().copied().unwrap_or(self.seed);
-        for block in tokens.chunks_exact(self.block_size as usize).skip(hashes.len()) {
-            let bytes: Vec<u8> = block.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let size = self.block_size as usize;
+        for (number, block) in tokens.chunks_exact(size).enumerate().skip(hashes.len()) {
+            let mut bytes: Vec<u8> = block.iter().flat_map(|token| token.to_le_bytes()).collect();
+            let (start, end) = (number * size, (number + 1) * size);
+            for image in images {
+                let (first, behind) = (image.first as usize, image.end());
+                if first < end && start < behind {
+                    // Where it begins, in the block or before it.
+                    bytes.extend((first as i64 - start as i64).to_le_bytes());
+                    bytes.extend(image.picture.digest().as_bytes());
+                }
+            }
             parent = BlockHash::of([parent.0.as_slice(), &bytes]);
             hashes.push(parent);
         }
@@ -73,7 +91,10 @@ impl HashChain {
 
 #[cfg(test)]
 mod tests {
+    use millstream_kernels::ImagePlan;
+
     use super::*;
+    use crate::picture::{Detail, Picture, PictureBounds};
 
     fn hashes(identity: &[u8], block_size: u32, tokens: &[u32]) -> Vec<BlockHash> {
         let mut hashes = Vec::new();
@@ -91,5 +112,36 @@ mod tests {
         assert_ne!(named[0], hashes(b"a", 4, &[1, 2, 3, 5])[0], "another token");
         assert_ne!(named[1], hashes(b"a", 8, &tokens)[0], "another layout");
         assert!(hashes(b"a", 4, &[1, 2, 3]).is_empty(), "a block that is not full has no name");
+    }
+
+    /// An image of 6 tokens; `shade` tells it from others.
+    fn image(first: u32, shade: u8) -> PromptImage {
+        let mut gif = b"GIF89a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0".to_vec();
+        gif.push(shade);
+        let bounds = PictureBounds { bytes: 100, pixels: 100 };
+        let picture = Picture::read("x", gif, Detail::High, bounds).expect("a header").into();
+        let plan = ImagePlan { width: 1, height: 1, tokens: 6, grid: (2, 3) };
+        PromptImage { first, plan, picture, embeddings: None }
+    }
+
+    #[test]
+    fn a_name_stands_for_the_images_in_the_block() {
+        let tokens = [1, 1, 9, 9, 9, 9, 9, 9, 1, 1, 1, 1];
+        let named = |images: &[PromptImage]| {
+            let mut hashes = Vec::new();
+            HashChain::new(b"a", 4).extend_seeing(&mut hashes, &tokens, images);
+            hashes
+        };
+        let (bare, one) = (named(&[]), named(&[image(2, 0)]));
+        assert_eq!(one, named(&[image(2, 0)]));
+        let differ = |other: Vec<BlockHash>| other.iter().zip(&one).all(|(a, b)| a != b);
+        assert!(differ(bare.clone()) && differ(named(&[image(2, 1)])), "another image, or none");
+        assert_eq!(named(&[image(6, 0)])[0], bare[0], "before an image nothing is different");
+        assert_ne!(named(&[image(6, 0)])[1], named(&[image(5, 0)])[1], "another place");
+        let mut later = Vec::new();
+        for end in [5, 8, 12] {
+            HashChain::new(b"a", 4).extend_seeing(&mut later, &tokens[..end], &[image(2, 0)]);
+        }
+        assert_eq!(later, one, "whatever the steps");
     }
 }

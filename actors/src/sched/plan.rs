@@ -1,5 +1,7 @@
 //! Which rows the next step has: the rules of [`super`], in their order.
 
+use std::sync::Arc;
+
 use super::Scheduler;
 use super::reuse::Claims;
 use crate::kv::blocks_for;
@@ -129,6 +131,7 @@ impl Scheduler {
             tokens: sequence.tokens[start..end].to_vec(),
             start: start as u32,
             blocks: sequence.blocks[..used].to_vec(),
+            images: Arc::clone(&sequence.request.images),
             state: sequence.row_state(self.bounds.state.and_then(|state| state.keep)),
             sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
             observe: (0..count as u32).filter(wants).collect(),

@@ -62,7 +62,8 @@ impl Claims {
 /// Seals the blocks of `sequence` that are full now.
 pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, bounds: &Bounds) {
     let Some(chain) = &bounds.reuse else { return };
-    chain.extend(&mut sequence.hashes, &sequence.tokens[..sequence.computed]);
+    let (tokens, images) = (&sequence.tokens[..sequence.computed], &sequence.request.images);
+    chain.extend_seeing(&mut sequence.hashes, tokens, images);
     let (owner, full) = (sequence.owner(), sequence.computed / bounds.block_size as usize);
     for n in sequence.sealed..full {
         sequence.blocks[n] = pool.seal(sequence.blocks[n], sequence.hashes[n], owner);

@@ -99,7 +99,8 @@ impl Fence {
         let candidates =
             || ('\u{E000}'..='\u{F8FF}').chain('\u{F0000}'..='\u{FFFFD}').chain('\u{100000}'..='\u{10FFFD}');
         let private = |c: &char| matches!(*c, '\u{E000}'..='\u{F8FF}' | '\u{F0000}'..);
-        let said: BTreeSet<char> = messages.iter().flat_map(|m| m.content.chars()).filter(private).collect();
+        let said: BTreeSet<char> =
+            messages.iter().flat_map(|m| m.content.texts()).flat_map(str::chars).filter(private).collect();
         candidates().find(|c| !self.taken.contains(c) && !said.contains(c)).ok_or(TextError::NoGuard)
     }
 

@@ -8,7 +8,7 @@ use minijinja::value::Value;
 use serde_json::Value as Json;
 
 use super::marked::{Fence, Marked};
-use super::{ChatMessage, TextError, Tokenizer, jinja};
+use super::{ChatMessage, Content, Part, TextError, Tokenizer, jinja};
 
 /// Templates for families whose files bring none, told by the control tokens of their vocabularies.
 const BUILT_IN: &[(&[&str], &str)] = &[
@@ -62,9 +62,8 @@ impl ChatTemplate {
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<Marked, TextError> {
         let guard = self.fence.guard(messages)?;
         let messages = messages.iter().map(|message| {
-            let content = self.fence.fence(guard, &message.content);
-            let role = message.role.as_str();
-            Value::from(BTreeMap::from([("role", Value::from(role)), ("content", Value::from(content))]))
+            let role = Value::from(message.role.as_str());
+            Value::from(BTreeMap::from([("role", role), ("content", self.content(guard, &message.content))]))
         });
         let mut variables = BTreeMap::from([
             ("messages", Value::from(messages.collect::<Vec<_>>())),
@@ -79,6 +78,23 @@ impl ChatTemplate {
         match rendered {
             Ok(text) => Ok(Marked::guarded(text, guard)),
             Err(error) => Err(TextError::Template { attempt: "rendering", reason: jinja::reason(&error) }),
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// What the template sees of a message: words behind their fence, as one text or in parts as the makers of models
+    /// with eyes expect them. An image is known to the template by its place alone.
+    fn content(&self, guard: char, content: &Content) -> Value {
+        let text = |text: &str| Value::from(self.fence.fence(guard, text));
+        let kind = |kind: &'static str| ("type", Value::from(kind));
+        let part = |part: &Part| match part {
+            Part::Text(words) => Value::from(BTreeMap::from([kind("text"), ("text", text(words))])),
+            Part::Image(_) => Value::from(BTreeMap::from([kind("image")])),
+        };
+        match content {
+            Content::Text(words) => text(words),
+            Content::Parts(parts) => Value::from(parts.iter().map(part).collect::<Vec<_>>()),
         }
     }
 }

@@ -1,11 +1,18 @@
 //! A graph of the real roles over a tiny real checkpoint, under the simulator, with a script of requests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod eyes;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub mod double;
+pub mod windows;
+
+use double::{DOUBLE, double};
 use millstream_actors::assemble::{Assembly, Driver, Resources, assemble};
+use millstream_actors::gauges::{Gauge, GroupGauges};
 use millstream_actors::rank::StepCost;
 use millstream_actors::request::{Logprobs, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
 use millstream_runtime::{Faults, Sim, SimOptions, Time};
@@ -20,18 +27,27 @@ pub fn oracle(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle")).join(name)
 }
 
+/// A checkpoint of the tree by its folder's name, or the stand-in.
 pub fn resources(name: &str) -> Resources {
+    if name == DOUBLE {
+        return double(resources("tiny-llama"));
+    }
     Resources::load(&oracle(name)).expect("the checkpoint is in the tree")
 }
 
 /// A plan from the settings that a test varies; `prefill` and `decode` are lines of their tables.
 pub fn plan(prefill: &str, decode: &str) -> Plan {
+    plan_with(["", ""], prefill, decode)
+}
+
+/// The same with lines at the top of the file, and of its `cache`.
+pub fn plan_with([top, cache]: [&str; 2], prefill: &str, decode: &str) -> Plan {
     let sized = |lines: &str| match lines.contains("memory") {
         true => lines.to_owned(),
         false => format!("memory = \"2MiB\"\n{lines}"),
     };
     let text = format!(
-        "model = \"tiny\"\n[actors.gateway]\ndeadline = \"10m\"\n[actors.prefill]\n{}\n[actors.decode]\n{}\n",
+        "model = \"tiny\"\n{top}\n[actors.gateway]\ndeadline = \"10m\"\n[actors.prefill]\n{}\n[actors.decode]\n{}\n[cache]\n{cache}\n",
         sized(prefill),
         sized(decode)
     );
@@ -90,21 +106,24 @@ pub struct World {
     pub answers: BTreeMap<RequestId, Answer>,
     /// Tokens of the prompt that were not computed, by the usage.
     pub cached: BTreeMap<RequestId, u32>,
+    /// Tokens that were found and computed once more, by the usage.
+    pub replayed: BTreeMap<RequestId, u32>,
 }
 
 /// What is left of an assembly once its graph is in the simulator.
 pub struct Parts {
     pub doors: millstream_actors::assemble::Doors,
     pub gauges: Vec<std::sync::Arc<millstream_actors::gauges::GroupGauges>>,
+    pub encoders: Vec<std::sync::Arc<millstream_actors::gauges::EncodeGauges>>,
 }
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
-        let Assembly { graph, doors, gauges, .. } =
+        let Assembly { graph, doors, gauges, encoders, .. } =
             assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
-        let (answers, cached) = (BTreeMap::new(), BTreeMap::new());
-        Self { sim, assembly: Parts { doors, gauges }, answers, cached }
+        let (answers, cached, replayed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { sim, assembly: Parts { doors, gauges, encoders }, answers, cached, replayed }
     }
 
     /// The client sends its request at a virtual time.
@@ -151,6 +170,7 @@ impl World {
                 Reply::End { request, outcome, usage } => {
                     answer.outcome = Some(outcome);
                     self.cached.insert(request, usage.cached_tokens);
+                    self.replayed.insert(request, usage.replayed_tokens);
                 }
                 Reply::Logits { .. } => {}
             }
@@ -158,12 +178,18 @@ impl World {
         count
     }
 
-    /// Blocks and leases are back.
+    /// The sum of a number over all groups.
+    pub fn sum(&self, gauge: impl Fn(&GroupGauges) -> &Gauge) -> u64 {
+        self.assembly.gauges.iter().map(|group| gauge(group).get()).sum()
+    }
+
+    /// Blocks, slots and leases are back.
     pub fn assert_quiet(&self, what: &str) {
         for group in &self.assembly.gauges {
             let left =
                 (group.blocks_used.get(), group.leases.get(), group.running.get(), group.waiting.get());
             assert_eq!(left, (0, 0, 0, 0), "{what}: blocks, leases, running, waiting of {}", group.name);
+            assert_eq!(group.slots_used.get(), 0, "{what}: slots of {}", group.name);
         }
     }
 }
@@ -179,7 +205,12 @@ pub fn prompts() -> Vec<Vec<u32>> {
 
 /// The answers of `requests` with nothing else going on: one at a time, joined, nothing reused, no faults.
 pub fn alone(resources: &Resources, requests: &[Submit]) -> BTreeMap<RequestId, Answer> {
-    let plan = plan("", "joined = true\nprefix_reuse = false");
+    alone_with("", resources, requests)
+}
+
+/// The same with lines at the top of the file.
+pub fn alone_with(top: &str, resources: &Resources, requests: &[Submit]) -> BTreeMap<RequestId, Answer> {
+    let plan = plan_with([top, ""], "", "joined = true\nprefix_reuse = false");
     let mut world = World::new(&plan, resources, 0, Faults::none());
     for (n, submit) in requests.iter().enumerate() {
         world.submit_at(Duration::from_secs(n as u64), submit.clone());

@@ -1,15 +1,18 @@
-//! A scheduler with a memory that remembers, and what must hold after everything that happens to it.
+//! A scheduler with a memory that remembers, and what must hold after everything that happens to it. With a state, the
+//! memory holds what the stand-in of `windows.rs` keeps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_actors::kv::{BlockHash, BlockId, HashChain};
-use millstream_actors::message::{Chosen, SequenceId, Step, StepDone};
+use millstream_actors::kv::{BlockHash, BlockId, HashChain, SlotId};
+use millstream_actors::message::{Chosen, Found, Place, SequenceId, Step, StepDone, StepRow};
 use millstream_actors::request::{Finish, Observe, Request, RequestId, Sampling};
-use millstream_actors::sched::{Bounds, Scheduler};
+use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use millstream_actors::sequence::Phase;
 use millstream_runtime::Time;
+
+use crate::windows::{self, Alone, ENTRY, EXACT, Given, NUMBERS, Store, WINDOW};
 
 pub const END: u32 = 999;
 
@@ -23,7 +26,13 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         end_tokens: Arc::from([END]),
         answers: true,
         reuse: reuse.then(|| HashChain::new(b"test", block_size)),
+        state: None,
     }
+}
+
+/// The same for a model with a state.
+pub fn with_state(bounds: Bounds, slots: usize, replay: u32, keep: Option<u32>) -> Bounds {
+    Bounds { state: Some(StateBounds { slots, replay: replay as usize, keep }), ..bounds }
 }
 
 /// Request `id` with this prompt.
@@ -32,6 +41,7 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
         id: RequestId(id),
         attempt: 0,
         prompt: prompt.into(),
+        images: Arc::from([]),
         hashes: Arc::from([]),
         sent: Arc::from([]),
         family: None,
@@ -49,27 +59,59 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
 
 /// The token a model would choose: a function of the tokens before it.
 pub fn chosen(history: &[u32]) -> u32 {
-    let sum = history.iter().fold(7u32, |sum, token| sum.wrapping_mul(31).wrapping_add(*token));
-    if sum.is_multiple_of(37) { END } else { sum % 900 }
+    token_of(history.iter().fold(7u32, |sum, token| sum.wrapping_mul(31).wrapping_add(*token)))
 }
 
-/// What the sequence must become, computed alone.
-fn alone(request: &Request, end_tokens: &[u32]) -> Vec<u32> {
-    let mut tokens = request.prompt.to_vec();
-    let mut answer: Vec<u32> = Vec::new();
-    let ended = |answer: &[u32]| answer.last().is_some_and(|token| end_tokens.contains(token));
-    while answer.len() < request.tokens_max as usize && !ended(&answer) {
-        let next = chosen(&tokens);
-        tokens.push(next);
-        answer.push(next);
+fn token_of(word: u32) -> u32 {
+    if word.is_multiple_of(37) { END } else { word % 900 }
+}
+
+/// Where the last layers of the stand-in begin.
+fn decoder_from(request: &Request, state: StateBounds) -> Option<u32> {
+    let from = request.prompt.len().checked_sub(state.keep? as usize)?;
+    let unseen = match &request.observe {
+        Observe::Nothing => true,
+        Observe::At(positions) => positions.first().is_none_or(|&first| first as usize >= from),
+        Observe::All => false,
+    };
+    (unseen && from > 0).then_some(from as u32)
+}
+
+/// What the sequence must become, computed alone: its tokens and, with a state, all that is kept of them.
+fn alone(request: &Request, bounds: &Bounds) -> (Vec<u32>, Alone) {
+    let mut tokens: Vec<u32> = Vec::new();
+    let mut kept = Alone::default();
+    let mut push = |tokens: &mut Vec<u32>, token: u32| {
+        tokens.push(token);
+        let Some(state) = bounds.state else { return chosen(tokens) };
+        kept.push(token, decoder_from(request, state)).map_or(END, token_of)
+    };
+    let mut next = END;
+    for &token in request.prompt.iter() {
+        next = push(&mut tokens, token);
     }
-    answer
+    let mut answer: Vec<u32> = Vec::new();
+    let ended = |answer: &[u32]| answer.last().is_some_and(|token| bounds.end_tokens.contains(token));
+    while answer.len() < request.tokens_max as usize && !ended(&answer) {
+        answer.push(next);
+        next = push(&mut tokens, next);
+    }
+    (answer, kept)
 }
 
-/// KV memory that holds the token of every position.
+/// KV memory that holds the token of every position, and with a state the entries and windows of the stand-in.
 struct Memory {
     block_size: u32,
     cells: BTreeMap<(BlockId, u32), u32>,
+    entries: BTreeMap<(BlockId, u32), [u32; ENTRY]>,
+    windows: BTreeMap<(SlotId, u32), [u32; NUMBERS]>,
+}
+
+/// What one row sees of it.
+struct View<'a> {
+    memory: &'a mut Memory,
+    row: &'a StepRow,
+    slot: SlotId,
 }
 
 impl Memory {
@@ -77,25 +119,80 @@ impl Memory {
         (blocks[(position / self.block_size) as usize], position % self.block_size)
     }
 
+    fn import(&mut self, place: Place, data: &[u8]) {
+        let numbers = data.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
+        let numbers: Vec<u32> = numbers.collect();
+        match place {
+            Place::Block(block) => {
+                for (at, token) in (0..).zip(numbers.chunks(1 + ENTRY)) {
+                    self.cells.insert((block, at), token[0]);
+                    self.entries.insert((block, at), [token[1], token[2]]);
+                }
+            }
+            Place::Slot(slot) => {
+                for (at, numbers) in (0..).zip(numbers.chunks(NUMBERS)) {
+                    self.windows.insert((slot, at), numbers.try_into().expect("the numbers of a place"));
+                }
+            }
+        }
+    }
+
     fn run(&mut self, step: &Step) -> StepDone {
         for import in &step.imports {
-            for (place, token) in (0..).zip(import.data.chunks(4)) {
-                let token = u32::from_le_bytes(token.try_into().expect("four bytes a token"));
-                self.cells.insert((import.block, place), token);
-            }
+            self.import(import.place, &import.data);
         }
-        for row in &step.rows {
-            for (position, &token) in (row.start..).zip(&row.tokens) {
-                let cell = self.cell(&row.blocks, position);
+        let tokens = step.rows.iter().map(|row| self.row(row).map(|id| Chosen { id, logprobs: None }));
+        StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
+    }
+
+    /// The token that a row chooses, if it chooses one.
+    fn row(&mut self, row: &StepRow) -> Option<u32> {
+        let written = row.state.as_ref().map_or(0, |state| state.written);
+        for (position, &token) in (row.start..).zip(&row.tokens) {
+            let cell = self.cell(&row.blocks, position);
+            if position >= written {
                 self.cells.insert(cell, token);
             }
+            assert_eq!(self.cells.get(&cell), Some(&token), "what is not written was found");
         }
-        let tokens = step.rows.iter().map(|row| {
-            let end = row.start + row.tokens.len() as u32;
-            let history: Vec<u32> = (0..end).map(|p| self.cells[&self.cell(&row.blocks, p)]).collect();
-            row.sample.as_ref().map(|_| Chosen { id: chosen(&history), logprobs: None })
-        });
-        StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
+        let end = row.start + row.tokens.len() as u32;
+        let history: Vec<u32> = (0..end).map(|p| self.cells[&self.cell(&row.blocks, p)]).collect();
+        let word = match &row.state {
+            None => Some(chosen(&history)),
+            Some(state) => {
+                let start = row.start as usize;
+                assert_eq!(
+                    state.before,
+                    history[start.saturating_sub(3)..start],
+                    "the tokens before the row"
+                );
+                let (tokens, start, before) = (row.tokens.as_slice(), row.start, state.before.as_slice());
+                let (valid_from, decoder_from) = (state.valid_from, state.decoder_from);
+                let given = Given { tokens, start, valid_from, written, before, decoder_from };
+                let words = windows::compute(&mut View { memory: self, row, slot: state.slot }, &given);
+                words.last().copied().flatten().map(token_of)
+            }
+        };
+        row.sample.as_ref().map(|_| word.expect("a row that chooses ends where all layers run"))
+    }
+}
+
+impl Store for View<'_> {
+    fn window(&self, place: u32) -> [u32; NUMBERS] {
+        self.memory.windows.get(&(self.slot, place)).copied().unwrap_or_default()
+    }
+
+    fn put_window(&mut self, place: u32, numbers: [u32; NUMBERS]) {
+        self.memory.windows.insert((self.slot, place), numbers);
+    }
+
+    fn entry(&self, position: u32) -> [u32; ENTRY] {
+        self.memory.entries[&self.memory.cell(&self.row.blocks, position)]
+    }
+
+    fn put_entry(&mut self, position: u32, numbers: [u32; ENTRY]) {
+        let cell = self.memory.cell(&self.row.blocks, position);
+        self.memory.entries.insert(cell, numbers);
     }
 }
 
@@ -104,6 +201,13 @@ struct Arrival {
     id: SequenceId,
     next: usize,
     rest: Vec<Vec<u8>>,
+}
+
+/// A sequence as it is alone, by the names of its blocks.
+struct Known {
+    tokens: Vec<u32>,
+    hashes: Vec<BlockHash>,
+    entries: Vec<[u32; ENTRY]>,
 }
 
 pub struct World {
@@ -118,48 +222,63 @@ pub struct World {
     /// Tokens that were computed.
     pub computed: usize,
     /// What the last token of each said was found.
-    pub cached: BTreeMap<RequestId, u32>,
-    /// Everything that may be found, by the names of its blocks.
-    known: Vec<(Vec<u32>, Vec<BlockHash>)>,
+    pub found: BTreeMap<RequestId, Found>,
+    /// Everything that may be found.
+    known: Vec<Known>,
 }
 
 impl World {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             scheduler: Scheduler::new(bounds.clone()),
-            memory: Memory { block_size: bounds.block_size, cells: BTreeMap::new() },
+            memory: Memory {
+                block_size: bounds.block_size,
+                cells: BTreeMap::new(),
+                entries: BTreeMap::new(),
+                windows: BTreeMap::new(),
+            },
             bounds,
             flight: None,
             arriving: Vec::new(),
             answers: BTreeMap::new(),
             requests: BTreeMap::new(),
             computed: 0,
-            cached: BTreeMap::new(),
+            found: BTreeMap::new(),
             known: Vec::new(),
         }
     }
 
     pub fn add(&mut self, request: Arc<Request>) {
         if self.scheduler.add(Arc::clone(&request), Duration::from_secs(1)).is_ok() {
+            self.answers.insert(request.sequence(), request.sent.to_vec());
             self.learn(request);
         }
     }
 
     /// Another group has computed the prompt and the first token.
     pub fn adopt(&mut self, request: Arc<Request>) {
-        let first = chosen(&request.prompt);
-        if first == END || request.tokens_max < 2 {
+        let one = Request { tokens_max: 1, ..(*request).clone() };
+        let (answer, there) = alone(&one, &Bounds { answers: true, ..self.bounds.clone() });
+        if answer == [END] || request.tokens_max < 2 {
             return;
         }
-        let Some(next) = self.scheduler.adopt(&request, &[first], 0) else { return };
-        let block = |tokens: &[u32]| tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let rest = request.prompt.chunks(self.bounds.block_size as usize).skip(next).map(block).collect();
-        self.answers.insert(request.sequence(), vec![first]);
+        let (size, length) = (self.bounds.block_size as usize, request.prompt.len());
+        // There too, a beginning may have been found, and as much of it replayed as it takes.
+        let valid_from = (length - 1).saturating_sub(EXACT as usize) as u32;
+        let before = Adopted { found: Found::default(), valid_from };
+        let Some(next) = self.scheduler.adopt(&request, &answer, before) else { return };
+        let entry = |position: usize| there.entries.get(position).copied().unwrap_or_default();
+        let token = |position: usize| [&[request.prompt[position]][..], &entry(position)].concat();
+        let bytes = |numbers: Vec<u32>| numbers.into_iter().flat_map(u32::to_le_bytes).collect();
+        let block = |first: usize| bytes((first..length.min(first + size)).flat_map(token).collect());
+        let mut rest: Vec<Vec<u8>> = (0..length).step_by(size).skip(next).map(block).collect();
+        rest.extend(self.bounds.state.map(|_| bytes(windows_after(&there, length))));
+        self.answers.insert(request.sequence(), answer);
         self.arriving.push(Arrival { id: request.sequence(), next, rest });
         self.learn(request);
     }
 
-    /// At most two blocks of the oldest arrival come in; with the last one it starts.
+    /// At most two pieces of the oldest arrival come in; with the last one it starts.
     pub fn arrive(&mut self) {
         let Some(arrival) = self.arriving.first_mut() else { return };
         let piece: Vec<Vec<u8>> = arrival.rest.drain(..arrival.rest.len().min(2)).collect();
@@ -172,13 +291,19 @@ impl World {
     }
 
     fn learn(&mut self, request: Arc<Request>) {
-        let tokens = [request.prompt.to_vec(), alone(&request, &self.bounds.end_tokens)].concat();
+        let (answer, kept) = alone(&request, &self.bounds);
+        let tokens = [request.prompt.to_vec(), answer].concat();
         let mut hashes = Vec::new();
         if let Some(chain) = &self.bounds.reuse {
             chain.extend(&mut hashes, &tokens);
         }
-        self.known.push((tokens, hashes));
+        self.known.push(Known { tokens, hashes, entries: kept.entries });
         self.requests.insert(request.sequence(), request);
+    }
+
+    /// Whether an answer is the one that is given alone, whatever was found.
+    fn exact(&self) -> bool {
+        self.bounds.state.is_none_or(|state| state.replay >= EXACT as usize)
     }
 
     pub fn abort(&mut self, nth: usize) {
@@ -208,15 +333,17 @@ impl World {
         let mut done = self.memory.run(&step);
         for token in self.scheduler.apply(&mut done).tokens {
             let id = token.request.sequence();
-            self.cached.insert(id.request, token.cached);
+            self.found.insert(id.request, token.found);
             let answer = self.answers.entry(id).or_default();
             assert_eq!(token.position as usize, answer.len(), "tokens come in order, none twice");
             answer.push(token.id);
             if let Some(finish) = token.finish {
-                let end_tokens = &self.bounds.end_tokens;
-                assert_eq!(answer, &alone(&self.requests[&id], end_tokens), "the answer it gives alone");
-                assert_eq!(finish == Finish::Stop, end_tokens.contains(&token.id));
-                self.requests.remove(&id);
+                let answer = answer.clone();
+                let request = self.requests.remove(&id).expect("it has not ended before");
+                if self.exact() {
+                    assert_eq!(answer, alone(&request, &self.bounds).0, "the answer it gives alone");
+                }
+                assert_eq!(finish == Finish::Stop, self.bounds.end_tokens.contains(&token.id));
             }
         }
     }
@@ -241,15 +368,29 @@ impl World {
         pool.audit();
         assert_eq!(pool.total(), self.bounds.blocks);
         assert!(self.scheduler.count(Phase::Waiting) <= self.bounds.waiting_max + self.bounds.sequences_max);
-        for (tokens, hashes) in &self.known {
+        let owning = self.scheduler.count(Phase::Running) + self.scheduler.count(Phase::Arriving);
+        let slots = self.bounds.state.map_or(0, |_| owning + self.scheduler.count(Phase::Doomed));
+        assert!(pool.state.used() <= slots && pool.state.used() >= owning.min(slots), "{:?}", pool.state);
+        for Known { tokens, hashes, entries } in &self.known {
             let blocks: Vec<Option<BlockId>> = hashes.iter().map(|hash| pool.find(hash)).collect();
             assert!(blocks.is_sorted_by(|a, b| a.is_some() >= b.is_some()), "a hole: {blocks:?}");
-            for (block, tokens) in blocks.iter().zip(tokens.chunks(self.bounds.block_size as usize)) {
-                let Some(block) = block else { break };
-                for (place, token) in (0..).zip(tokens) {
-                    assert_eq!(self.memory.cells.get(&(*block, place)), Some(token), "{block:?}");
+            for (position, token) in tokens.iter().enumerate() {
+                let (n, at) =
+                    (position / self.bounds.block_size as usize, position as u32 % self.bounds.block_size);
+                let Some(block) = blocks.get(n).copied().flatten() else { break };
+                assert_eq!(self.memory.cells.get(&(block, at)), Some(token), "{block:?}");
+                if self.bounds.state.is_some() && self.exact() {
+                    assert_eq!(self.memory.entries.get(&(block, at)), entries.get(position), "{block:?}");
                 }
             }
         }
     }
+}
+
+/// The bytes of the state after `length` tokens; what came after them is not in it.
+fn windows_after(there: &Alone, length: usize) -> Vec<u32> {
+    let numbers = |place: u32| {
+        there.window(place).map(|number| number * u32::from(there.window(place)[0] <= length as u32))
+    };
+    (0..WINDOW).flat_map(numbers).collect()
 }

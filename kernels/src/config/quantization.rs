@@ -17,7 +17,11 @@ pub(crate) fn fp8_block(settings: &Settings<'_>) -> Result<Option<(usize, usize)
     let Some(section) = settings.section("quantization_config")? else { return Ok(None) };
     match section.text("quant_method")?.as_deref() {
         Some("mxfp4") => return Ok(None),
-        Some("fp8") => section.must("fmt", &["e4m3"])?,
+        Some("fp8") => {
+            section.must("fmt", &["e4m3"])?;
+            section.must("scale_fmt", &["ue8m0", "float"])?;
+            section.must("expert_dtype", &["fp4", "fp8"])?;
+        }
         other => {
             let found = other.unwrap_or("nothing").to_owned();
             return Err(section.unsupported("quant_method", found, KNOWN));

@@ -1,5 +1,5 @@
-//! Settings of the families `qwen2`, `qwen3` and `qwen3_moe`, which are steps of one road: biases, then norms, then
-//! experts.
+//! Settings of the families `qwen2`, `qwen3`, `qwen3_moe` and `qwen3_vl`, which are steps of one road: biases, then norms,
+//! then experts or eyes.
 
 use super::rope::Rope;
 use super::settings::Settings;
@@ -38,6 +38,14 @@ pub(crate) struct Qwen3Moe {
     pub sparse: Vec<bool>,
 }
 
+/// Settings of the text model of the family `qwen3_vl`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Qwen3Vl {
+    pub text: Qwen3,
+    /// Of each pair of a head, by which position it turns: time, row or column.
+    pub axes: Vec<u8>,
+}
+
 impl Qwen2 {
     /// From `config.json`.
     pub fn from_json(settings: &Settings<'_>) -> Result<Qwen2, Error> {
@@ -66,6 +74,36 @@ impl Qwen3 {
         let (shape, rope) = common_from_gguf(settings)?;
         settings.refuse_unasked()?;
         Ok(Qwen3 { shape, rope, tied: None })
+    }
+}
+
+impl Qwen3Vl {
+    /// From the part `text_config`; `tied` as the settings around it say, where this part does not.
+    pub fn from_json(settings: &Settings<'_>, tied: Option<bool>) -> Result<Qwen3Vl, Error> {
+        let mut text = Qwen3::from_json(settings)?;
+        if let Some(tied) = tied {
+            text.tied = Some(tied);
+        }
+        let Some(rope) = settings.section("rope_parameters")?.or(settings.section("rope_scaling")?) else {
+            return Err(settings.wrong("rope_scaling", "is missing".to_owned()));
+        };
+        rope.must("mrope_interleaved", &["true"])?;
+        let pairs = text.shape.head_dim / 2;
+        let &[time, rows, columns] = rope.numbers("mrope_section")?.as_slice() else {
+            return Err(rope.wrong("mrope_section", "is no list of three numbers".to_owned()));
+        };
+        let fits =
+            |count: f64, first: usize| count >= 0.0 && 3.0 * (count - 1.0) + (first as f64) < pairs as f64;
+        if time + rows + columns != pairs as f64 || !fits(rows, 1) || !fits(columns, 2) {
+            let problem = format!("{time} + {rows} + {columns} pairs of {pairs} cannot alternate");
+            return Err(rope.wrong("mrope_section", problem));
+        }
+        let axis = |pair: usize| match pair % 3 {
+            1 if pair < 3 * rows as usize => 1,
+            2 if pair < 3 * columns as usize => 2,
+            _ => 0,
+        };
+        Ok(Qwen3Vl { axes: (0..pairs).map(axis).collect(), text })
     }
 }
 

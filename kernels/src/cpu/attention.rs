@@ -4,12 +4,15 @@
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod flash;
+#[cfg(target_arch = "x86_64")]
+mod whole;
 
 use super::Level;
+use super::buffer::Buffer;
 use super::output::Output;
 use super::threads::Pool;
 use crate::kv::KvMemory;
-use crate::op::Attention;
+use crate::op::{Attention, Whole};
 use crate::reference::{self, Seen};
 
 /// Queries of an item, as far as whole tokens allow.
@@ -50,6 +53,26 @@ pub(crate) fn run(
             // SAFETY: the level says that the machine has the features; no two items have a head of a token in common.
             #[expect(unsafe_code, reason = "calls code for vectors")]
             pool.run(items.len(), &|item| unsafe { flash::item(args, items[item], (q, kv), &out) });
+        }
+    }
+}
+
+/// Runs a call in which every token sees every other; its arguments have been checked.
+pub(crate) fn whole(
+    (pool, level, buffer): (&mut Pool, Level, &mut Buffer),
+    args: &Whole<'_>,
+    (tokens, head_dim): (usize, usize),
+    out: &mut [f32],
+) {
+    let width = args.heads * head_dim;
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => whole::run((pool, level, buffer), args, (tokens, head_dim), out),
+        _ => {
+            let _ = (buffer, tokens);
+            pool.run_parts(out, width, &|start, out| {
+                reference::attend_whole(args, head_dim, start / width, out);
+            });
         }
     }
 }

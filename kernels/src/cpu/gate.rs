@@ -24,6 +24,7 @@ pub(crate) fn gated(level: Level, gate: &mut [f32], up: &[f32], activation: Acti
 mod vectors {
     use crate::cpu::lanes::{self, F8, LANES};
     use crate::op::Activation;
+    use crate::reference;
 
     /// `gate = activation(gate) * up`; the last values go through a whole vector too, so that a value does not depend on
     /// its place.
@@ -41,7 +42,7 @@ mod vectors {
         }
     }
 
-    /// All activations are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
+    /// Activations but for one are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
     #[inline]
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
     #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
@@ -53,6 +54,11 @@ mod vectors {
                 let square = lanes::mul(x, x);
                 let inner = lanes::fma(square, lanes::splat(slope * 0.044_715), lanes::splat(slope));
                 lanes::mul(swish(x, lanes::mul(inner, x)), up)
+            }
+            Activation::Gelu => {
+                let half = lanes::mul(lanes::splat(0.5), x);
+                let erf = erf(lanes::mul(x, lanes::splat(std::f32::consts::FRAC_1_SQRT_2)));
+                lanes::mul(lanes::mul(half, lanes::add(lanes::splat(1.0), erf)), up)
             }
             Activation::ClampedSwiglu { slope, limit } => {
                 // Minimum and maximum give their second operand if one is not a number: it must be the value.
@@ -67,6 +73,33 @@ mod vectors {
                 lanes::mul(swish(x, lanes::sub(lanes::zero(), x)), up)
             }
         }
+    }
+
+    /// The error function, by the formula of the reference.
+    #[inline]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn erf(x: F8) -> F8 {
+        let size = lanes::size(x);
+        let small = powers(&reference::ERF_SMALL, lanes::mul(size, size));
+        let small = lanes::fma(size, small, size);
+        // The minimum gives its second operand if one is not a number.
+        let large = powers(&reference::ERF_LARGE, lanes::smaller(lanes::splat(4.0), size));
+        let one = lanes::splat(1.0);
+        let large = lanes::sub(one, lanes::exp(lanes::sub(lanes::zero(), large)));
+        lanes::signed_as(lanes::where_above(size, one, large, small), x)
+    }
+
+    /// A sum of powers of `x`.
+    #[inline]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn powers(coefficients: &[f32], x: F8) -> F8 {
+        let mut sum = lanes::zero();
+        for &coefficient in coefficients.iter().rev() {
+            sum = lanes::fma(sum, x, lanes::splat(coefficient));
+        }
+        sum
     }
 
     /// `x / (1 + exp(turned))`.

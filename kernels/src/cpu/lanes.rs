@@ -84,9 +84,9 @@ pub(crate) fn exp(x: F8) -> F8 {
 }
 
 /// Upper part of `ln 2`: 9 bits, so that its product with an exponent is exact.
-const LN_2_HIGH: f32 = 355.0 / 512.0;
+pub(crate) const LN_2_HIGH: f32 = 355.0 / 512.0;
 /// The rest of `ln 2`.
-const LN_2_LOW: f32 = -2.121_944_4e-4;
+pub(crate) const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 #[cfg(test)]
 mod tests {

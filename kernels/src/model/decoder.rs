@@ -81,21 +81,9 @@ impl Decoder {
     pub fn shared(self) -> Arc<dyn Model> {
         Arc::new(self)
     }
-}
 
-impl Model for Decoder {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn forward(
-        &self,
-        step: &[Row<'_>],
-        kv: &mut KvMemory,
-        scratch: &mut Scratch,
-        backend: &mut dyn Backend,
-    ) -> Result<(), Error> {
-        let mut pass = Pass::begin(&self.facts, step, kv, scratch, backend)?;
+    /// Takes a step through all layers.
+    pub fn run(&self, mut pass: Pass<'_>) {
         pass.embed(&self.ends, 1.0);
         for (index, layer) in self.layers.iter().enumerate() {
             pass.enter(&layer.attention_norm);
@@ -110,8 +98,25 @@ impl Model for Decoder {
                 FeedForwardKind::Mixture(part) => pass.mixture(part),
             }
             pass.leave(None);
+            pass.deepen(index);
         }
         pass.finish(&self.ends);
+    }
+}
+
+impl Model for Decoder {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn forward(
+        &self,
+        step: &[Row<'_>],
+        kv: &mut KvMemory,
+        scratch: &mut Scratch,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Error> {
+        self.run(Pass::begin(&self.facts, step, kv, scratch, backend)?);
         Ok(())
     }
 }

@@ -3,9 +3,12 @@
 
 mod attend;
 mod compress;
+mod draft;
 mod engram;
+mod narrow;
 mod parts;
 mod pass;
+mod refuse;
 mod scratch;
 mod state;
 mod weights;
@@ -16,7 +19,8 @@ use std::sync::Arc;
 
 use super::parts::Ends;
 use super::source::{Naming, Source};
-use super::{CompressedFacts, Facts, Model, Row, Scratch, StateFacts};
+use super::vision::deepseek_v41::Eyes;
+use super::{CompressedFacts, Drafter, Facts, Model, Row, Scratch, StateFacts, Vision};
 use crate::backend::Backend;
 use crate::config;
 use crate::config::settings::Settings;
@@ -40,6 +44,7 @@ pub(super) struct DeepSeekV41 {
     frequencies: [Vec<f32>; 2],
     /// The first layer that needs the newest tokens of a prompt only.
     first_decoder: Option<usize>,
+    eyes: Option<Eyes>,
     state: State,
     /// Rows that need not be computed are, and only not seen.
     #[cfg(test)]
@@ -61,7 +66,11 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
     let config = config::DeepSeekV41::from_json(settings)?;
     let text = settings.section("text_config")?;
     let vocab = config.shape.vocab.unwrap_or_default();
-    let engram = Engram::open(text.as_ref().unwrap_or(settings), vocab)?;
+    let of_engram = text.as_ref().unwrap_or(settings);
+    let engram = match source.weights.is_noting() {
+        true => Engram::outline(of_engram)?,
+        false => Engram::open(of_engram, vocab)?,
+    };
     let mut taker = Taker { source: &mut source, config: &config, engram: engram.as_ref() };
     let ends = taker.ends()?;
     let layers = (0..config.shape.layers).map(|layer| taker.layer(layer)).collect::<Result<Vec<_>, _>>()?;
@@ -74,10 +83,13 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
     };
     let (plain, slowed) = &config.ropes;
     let frequencies = [plain.frequencies(config.turning), slowed.frequencies(config.turning)];
-    let eyes = ["vision.", "aligner.", "image_"];
-    let unused = |name: &str| eyes.iter().any(|eyes| name.starts_with(eyes));
+    let eyes = settings.section("vision_config")?;
+    let eyes = eyes.map(|eyes| Eyes::load(&mut source.weights, &eyes, config.shape.hidden)).transpose()?;
+    let own = ["vision.", "aligner.", "image_"];
+    let unused = |name: &str| eyes.is_none() && own.iter().any(|own| name.starts_with(own));
     let facts = source.finish("deepseek_v41", &config.shape, &ends, unused)?;
     let facts = facts_of(facts, &config, &state);
+    let facts = Facts { image_token: facts.image_token.filter(|_| eyes.is_some()), ..facts };
     let first_decoder = config.first_decoder();
     #[cfg(test)]
     let masks = false;
@@ -90,6 +102,7 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
         engram,
         frequencies,
         first_decoder,
+        eyes,
         state,
         #[cfg(test)]
         masks,
@@ -120,6 +133,14 @@ fn facts_of(facts: Facts, config: &config::DeepSeekV41, state: &State) -> Facts 
 impl Model for DeepSeekV41 {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn vision(&self) -> Option<&dyn Vision> {
+        self.eyes.as_ref().map(|eyes| eyes as &dyn Vision)
+    }
+
+    fn drafter(&self) -> Option<&dyn Drafter> {
+        self.drafts.as_ref().map(|_| self as &dyn Drafter)
     }
 
     fn forward(

@@ -9,6 +9,7 @@ use super::source::{Later, Naming, Source, Tokens};
 use super::text;
 use super::{
     ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
+    qwen3_vl,
 };
 use crate::config::quantization;
 use crate::config::settings::Settings;
@@ -44,14 +45,20 @@ struct Family {
 }
 
 /// Takes a model out of its files.
-type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
+pub(super) type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Error>;
 
 /// All families.
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
     Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
     Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
     Family { gguf: "qwen3moe", model_type: "qwen3_moe", class: "Qwen3MoeForCausalLM", load: qwen3_moe::load },
+    Family {
+        gguf: "qwen3vl",
+        model_type: "qwen3_vl",
+        class: "Qwen3VLForConditionalGeneration",
+        load: qwen3_vl::load,
+    },
     Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
     Family { gguf: "gpt-oss", model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
     Family {
@@ -152,23 +159,43 @@ fn folder<T: Send>(
     activations: Activations,
     read: impl FnOnce(&TextFiles) -> T + Send,
 ) -> Result<(Loaded, T), Error> {
-    let config_path = path.join("config.json");
-    let Some(config) = files::json_if_any(&config_path)? else {
-        let problem = "the folder has no config.json".to_owned();
-        return Err(Error::NotAModel { path: path.to_owned(), problem });
-    };
-    let config = object(&config_path, &config)?;
-    let settings = Settings::json(&config_path, config);
-    let family = family_of_folder(&config_path, &settings)?;
-    let tokens = tokens_of_folder(path, &settings)?;
-    let fp8_block = quantization::fp8_block(&settings)?;
-    let mut weights = Weights::new(path, safetensors::open(path)?, fp8_block);
-    let text = || Ok((text::of_folder(path)?, tokens));
-    beside(text, read, |threads, tokens| {
-        prepare(&mut weights, threads, activations);
-        let (naming, experts) = (Naming::Folder, ExpertFacts::default());
-        (family.load)(Source { weights, naming, tokens, norms_add_one: false, experts }, &settings)
+    let config = config_of_folder(path)?;
+    let settings = Settings::json(&path.join("config.json"), &config);
+    let (mut source, load) = source_of_folder(path, &settings)?;
+    // The tokens of a folder are known.
+    let text = || Ok((text::of_folder(path)?, Tokens { bos: None, eos: Vec::new() }));
+    beside(text, read, |threads, _| {
+        prepare(&mut source.weights, threads, activations);
+        load(source, &settings)
     })
+}
+
+/// The settings in a folder.
+pub(super) fn config_of_folder(path: &Path) -> Result<Map<String, Json>, Error> {
+    let config_path = path.join("config.json");
+    match files::json_if_any(&config_path)? {
+        Some(config) => object(&config_path, &config).cloned(),
+        None => {
+            let problem = "the folder has no config.json".to_owned();
+            Err(Error::NotAModel { path: path.to_owned(), problem })
+        }
+    }
+}
+
+/// A folder's tensors, as they are stored, and who takes them.
+pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(Source, Loader), Error> {
+    let family = family_of_folder(&path.join("config.json"), settings)?;
+    let tokens = tokens_of_folder(path, settings)?;
+    let fp8_block = quantization::fp8_block(settings)?;
+    let source = Source {
+        weights: Weights::new(path, safetensors::open(path)?, fp8_block),
+        naming: Naming::Folder,
+        root: "model",
+        tokens: Box::new(|| Ok(tokens)),
+        norms_add_one: false,
+        experts: ExpertFacts::default(),
+    };
+    Ok((source, family.load))
 }
 
 /// Has matrices packed if the activations ask for it.
@@ -204,16 +231,17 @@ fn from_gguf<T: Send>(
         return Err(unknown(path, found, |family| family.gguf.to_owned()));
     };
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
-    let mut weights = Weights::new(path, gguf.tensors, None);
+    let weights = Weights::new(path, gguf.tensors, None);
     let text = || {
         let text = text::of_gguf(path, &gguf.metadata)?;
         let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
         Ok((text, tokens))
     };
     let both = beside(text, read, |threads, tokens| {
-        prepare(&mut weights, threads, activations);
         let (naming, experts) = (Naming::Gguf, ExpertFacts::default());
-        (family.load)(Source { weights, naming, tokens, norms_add_one: false, experts }, &settings)
+        let mut source = Source { weights, naming, root: "model", tokens, norms_add_one: false, experts };
+        prepare(&mut source.weights, threads, activations);
+        (family.load)(source, &settings)
     })?;
     let texts = both.0.text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
     let vocab = both.0.model.facts().vocab;
@@ -262,7 +290,7 @@ fn tokens_of_folder(path: &Path, settings: &Settings<'_>) -> Result<Tokens, Erro
 }
 
 /// The object that a file of JSON must be.
-fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
+pub(super) fn object<'a>(path: &Path, json: &'a Json) -> Result<&'a Map<String, Json>, Error> {
     json.as_object().ok_or_else(|| Error::Malformed {
         path: path.to_owned(),
         what: "JSON".to_owned(),

@@ -3,12 +3,13 @@
 
 use super::parts::{AttentionPart, Ends, FeedForward, Mixture, Norm};
 use super::scratch::{MixtureScratch, Scratch, sized};
-use super::{Facts, Row, Want};
+use super::{Facts, Row, Span, Want};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::experts::Experts;
 use crate::kv::{KvLayout, KvMemory};
-use crate::op::{Attention, AttentionRow, RopeTable};
+use crate::op::{Attention, AttentionRow, RopeAxes, RopeTable};
+use crate::reference;
 
 /// A step in progress.
 pub(super) struct Pass<'a> {
@@ -17,6 +18,10 @@ pub(super) struct Pass<'a> {
     pub(super) kv: &'a mut KvMemory,
     pub(super) scratch: &'a mut Scratch,
     pub(super) backend: &'a mut dyn Backend,
+    /// How heads turn where tokens have a place on three axes; none: by position.
+    pub(super) axes: Option<&'a RopeAxes>,
+    /// Embeddings in the place of those that the ids have, and the first token of each among those of all rows.
+    pub(super) spans: Vec<(usize, Span<'a>)>,
     /// Width of the residual stream; known when the tokens are embedded.
     pub(super) hidden: usize,
 }
@@ -38,6 +43,8 @@ impl<'a> Pass<'a> {
         scratch.vocab = facts.vocab;
         scratch.tokens.clear();
         scratch.positions.clear();
+        scratch.turns.clear();
+        let mut spans = Vec::new();
         scratch.wanted.clear();
         scratch.mixture.marked.clear();
         for row in step {
@@ -45,6 +52,13 @@ impl<'a> Pass<'a> {
             let end = first + row.tokens.len();
             scratch.tokens.extend_from_slice(row.tokens);
             scratch.positions.extend(row.start..row.start + row.tokens.len() as u32);
+            let own = scratch.positions[first..].iter().map(|&position| [position; 3]);
+            if row.turns.is_empty() {
+                scratch.turns.extend(own)
+            } else {
+                scratch.turns.extend(row.turns)
+            }
+            spans.extend(row.spans.iter().map(|&span| (first + span.first as usize, span)));
             match row.logits {
                 Want::Nothing => {}
                 Want::Last => scratch.wanted.push(end - 1),
@@ -53,7 +67,7 @@ impl<'a> Pass<'a> {
             }
             rows.push(AttentionRow { start: row.start, tokens: row.tokens.len(), blocks: row.blocks });
         }
-        Ok(Pass { rows, kv, scratch, backend, hidden: 0 })
+        Ok(Pass { rows, kv, scratch, backend, axes: None, spans, hidden: 0 })
     }
 
     /// `x` = the embeddings of the tokens, times `factor`.
@@ -64,6 +78,21 @@ impl<'a> Pass<'a> {
         self.backend.embed(&ends.embedding, tokens, x);
         if factor != 1.0 {
             self.backend.scale(x, factor);
+        }
+        for &(first, span) in &self.spans {
+            let rows = span.embeddings.chunks_exact(span.width);
+            let x = x[first * self.hidden..].chunks_exact_mut(self.hidden);
+            x.zip(rows).for_each(|(x, row)| x.copy_from_slice(&row[..self.hidden]));
+        }
+    }
+
+    /// `x` += what an image adds to its tokens behind layer `layer`, if it goes so deep.
+    pub fn deepen(&mut self, layer: usize) {
+        let (hidden, start) = (self.hidden, (layer + 1) * self.hidden);
+        for &(first, span) in self.spans.iter().filter(|(_, span)| span.width > start) {
+            let rows = span.embeddings.chunks_exact(span.width);
+            let x = self.scratch.x[first * hidden..].chunks_exact_mut(hidden);
+            x.zip(rows).for_each(|(x, row)| reference::add(x, &row[start..][..hidden]));
         }
     }
 
@@ -86,7 +115,7 @@ impl<'a> Pass<'a> {
 
     /// `y` = attention of layer `layer` over `y` and all tokens before it.
     pub fn attend(&mut self, layer: usize, part: &AttentionPart, rope: &RopeTable) {
-        let Scratch { tokens, positions, y, q, k, v, attended, .. } = &mut *self.scratch;
+        let Scratch { tokens, positions, turns, y, q, k, v, attended, .. } = &mut *self.scratch;
         let (count, kv_heads) = (tokens.len(), self.kv.layout().kv_heads);
         let q = sized(q, count * part.query.weight.rows);
         let k = sized(k, count * part.key.weight.rows);
@@ -106,8 +135,13 @@ impl<'a> Pass<'a> {
             self.backend.rms_norm_in_place(q, &query.weight, query.eps);
             self.backend.rms_norm_in_place(k, &key.weight, key.eps);
         }
-        self.backend.rope(q, part.heads, positions, rope, part.pairing);
-        self.backend.rope(k, kv_heads, positions, rope, part.pairing);
+        if let Some(axes) = self.axes {
+            self.backend.rope_axes(q, part.heads, turns, axes);
+            self.backend.rope_axes(k, kv_heads, turns, axes);
+        } else {
+            self.backend.rope(q, part.heads, positions, rope, part.pairing);
+            self.backend.rope(k, kv_heads, positions, rope, part.pairing);
+        }
         store(self.kv, layer, &self.rows, (k, v));
         let &AttentionPart { heads, scale, window, ref sinks, .. } = part;
         let args = Attention { layer, heads, scale, window, sinks: sinks.as_deref(), rows: &self.rows };
@@ -236,7 +270,35 @@ fn problem(facts: &Facts, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
                 && places.last().is_none_or(|&last| (last as usize) < row.tokens.len())
         }
     };
-    (!fits).then(|| format!("wants logits {:?} of {} tokens", row.logits, row.tokens.len()))
+    let problem = (!fits).then(|| format!("wants logits {:?} of {} tokens", row.logits, row.tokens.len()));
+    problem.or_else(|| unseen(facts, row))
+}
+
+/// What is wrong with the images of a row, if anything is.
+fn unseen(facts: &Facts, row: &Row<'_>) -> Option<String> {
+    let (count, hidden) = (row.tokens.len(), facts.hidden);
+    let mut end = 0;
+    for span in row.spans {
+        let Span { first, width, embeddings } = *span;
+        let (first, tokens) = (first as usize, embeddings.len() / width.max(1));
+        let whole = width > 0 && width.is_multiple_of(hidden) && embeddings.len().is_multiple_of(width);
+        if !whole || first < end || tokens > count.saturating_sub(first) {
+            let values = embeddings.len();
+            return Some(format!("has {values} values of an image, {width} a token, from token {first} on"));
+        }
+        if row.tokens[first..first + tokens].iter().any(|&token| Some(token) != facts.image_token) {
+            return Some(format!(
+                "has an image at tokens {first} to {} that are none of one",
+                first + tokens
+            ));
+        }
+        end = first + tokens;
+    }
+    if !row.turns.is_empty() && row.turns.len() != count {
+        return Some(format!("turns by {} places, has {count} tokens", row.turns.len()));
+    }
+    let far = row.turns.iter().find(|place| place.iter().any(|&p| p >= facts.context))?;
+    Some(format!("turns by {far:?}, the model was made for {} positions", facts.context))
 }
 
 #[cfg(test)]

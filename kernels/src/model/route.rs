@@ -113,7 +113,7 @@ impl Choice {
             }
         }
         let Picker { worth, order, .. } = picker;
-        best_first(order, worth);
+        best_first(order, worth, self.per_token);
         let chosen = order[..self.per_token].iter().map(|&expert| expert as usize);
         let (normalised, scale) = match &self.rule {
             Rule::Softmax { normalised } => {
@@ -151,16 +151,21 @@ impl Grouped {
         if self.groups_used < self.groups {
             sums.clear();
             sums.extend(worth.chunks_exact(size).map(best_two));
-            best_first(groups, sums);
+            best_first(groups, sums, self.groups_used);
         }
         let within = |&group: &u32| (group * size as u32)..(group + 1) * size as u32;
         order.extend(groups[..self.groups_used].iter().flat_map(within));
     }
 }
 
-/// Sorts by worth, the largest first, equals by number.
-fn best_first(order: &mut [u32], worth: &[f32]) {
-    order.sort_unstable_by(|&a, &b| worth[b as usize].total_cmp(&worth[a as usize]).then(a.cmp(&b)));
+/// Puts the first `count` by worth in front, the largest first, equals by number.
+fn best_first(order: &mut [u32], worth: &[f32], count: usize) {
+    let better = |a: &u32, b: &u32| worth[*b as usize].total_cmp(&worth[*a as usize]).then(a.cmp(b));
+    if count < order.len() {
+        order.select_nth_unstable_by(count, better);
+    }
+    let count = count.min(order.len());
+    order[..count].sort_unstable_by(better);
 }
 
 /// `sqrt(ln(1 + exp(x)))`.

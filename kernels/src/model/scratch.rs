@@ -12,6 +12,8 @@ pub struct Scratch {
     pub(super) tokens: Vec<u32>,
     /// Their positions.
     pub(super) positions: Vec<u32>,
+    /// What they turn by, where heads turn by more than the position.
+    pub(super) turns: Vec<[u32; 3]>,
     /// Which of them give logits: ascending indices into `tokens`.
     pub(super) wanted: Vec<usize>,
     /// Rows as attention takes them; empty between steps, kept for its capacity.
@@ -114,6 +116,7 @@ impl Scratch {
         let floats = own.iter().chain(&parts);
         floats.map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
             + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
+            + self.turns.capacity() * size_of::<[u32; 3]>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()
             + self.streams.bytes()

@@ -41,6 +41,8 @@ pub(super) type Later = Box<dyn FnOnce() -> Result<Tokens, Error>>;
 pub(super) struct Source {
     pub weights: Weights,
     pub naming: Naming,
+    /// What the names of the text model's layers begin with in a folder.
+    pub root: &'static str,
     pub tokens: Later,
     /// The norms of the family multiply by one plus what a folder stores; GGUF files store the sum.
     pub norms_add_one: bool,
@@ -81,8 +83,10 @@ impl AttentionSettings {
 impl Source {
     /// Embedding, last norm and output matrix. The vocabulary is the number of rows.
     pub fn ends(&mut self, shape: &Shape, tied: Option<bool>) -> Result<Ends, Error> {
+        let (embedding, norm) =
+            (format!("{}.embed_tokens.weight", self.root), format!("{}.norm.weight", self.root));
         let (embedding, norm, output) = match self.naming {
-            Naming::Folder => ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"),
+            Naming::Folder => (embedding.as_str(), norm.as_str(), "lm_head.weight"),
             Naming::Gguf => ("token_embd.weight", "output_norm.weight", "output.weight"),
         };
         let rows = self.weights.shape(embedding).and_then(|shape| shape.first().copied());
@@ -240,7 +244,7 @@ impl Source {
     /// Whole name of a tensor of a layer.
     fn tensor(&self, layer: usize, (folder, gguf): (&str, &str)) -> String {
         match self.naming {
-            Naming::Folder => format!("model.layers.{layer}.{folder}"),
+            Naming::Folder => format!("{}.layers.{layer}.{folder}", self.root),
             Naming::Gguf => format!("blk.{layer}.{gguf}"),
         }
     }

@@ -1,12 +1,23 @@
 //! What the eyes of a model are to the rest of the system: they say what size an image must have, how many tokens it
-//! takes, and make the embeddings of those tokens.
+//! takes, and make the embeddings of those tokens. The families are in files of their own, around one tower.
+
+pub(super) mod deepseek_v41;
+mod patches;
+pub(super) mod qwen3_vl;
+#[cfg(test)]
+mod stored;
+mod take;
+mod tower;
 
 use crate::backend::Backend;
+use crate::config::TowerShape;
 use crate::error::Error;
+use crate::op::{RopeAxes, RopeTable};
 
 /// The eyes of a model. Weights are shared and never change.
 pub trait Vision: Send + Sync {
-    /// What becomes of an image of `width` times `height` pixels.
+    /// What becomes of an image of `width` times `height` pixels. The caller resizes it to the plan's size before it is
+    /// encoded: bicubically, with antialiasing where it becomes smaller.
     ///
     /// # Errors
     /// [`Error::Image`] if the model cannot take an image of this shape.
@@ -57,4 +68,12 @@ pub struct Pixels<'a> {
     pub height: u32,
     /// `[height, width, 3]`.
     pub rgb: &'a [u8],
+}
+
+/// How the tokens of a tower turn: one half of the pairs of a head by the row, the other half by the column, of which
+/// there are at most `positions`.
+fn rope(shape: &TowerShape, positions: usize) -> RopeAxes {
+    let one = shape.frequencies();
+    let axes = [vec![1; one.len()], vec![2; one.len()]].concat();
+    RopeAxes::new(RopeTable::new(&[one.as_slice(), &one].concat(), 1.0, positions), axes)
 }

@@ -220,8 +220,13 @@ fn place(
         }
         free = end;
         let start = (data + entry.offset) as usize;
-        let stored =
-            Stored { file: Arc::clone(cursor.file()), start, dtype: Ok(entry.dtype), shape: entry.shape };
+        let stored = Stored {
+            file: Arc::clone(cursor.file()),
+            start,
+            dtype: Ok(entry.dtype),
+            shape: entry.shape,
+            bytes: entry.size,
+        };
         if tensors.insert(entry.name, stored).is_some() {
             return Err(cursor.error_at(entry.at, "the name is there twice".to_owned()));
         }

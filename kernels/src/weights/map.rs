@@ -34,11 +34,16 @@ impl Mapped {
     /// [`Error::Open`] if it cannot be opened or mapped.
     pub fn open(path: &Path) -> Result<Mapped, Error> {
         let failed = |source| Error::Open { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
+        // Before it is opened: opening a pipe waits for someone who writes.
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        if kind.is_dir() {
             return Err(failed(std::io::ErrorKind::IsADirectory.into()));
         }
+        if !kind.is_file() {
+            return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "is no regular file")));
+        }
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         if metadata.len() == 0 {
             return Ok(Mapped { path: path.to_owned(), map: None });
         }

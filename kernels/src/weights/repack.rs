@@ -10,6 +10,9 @@ pub(crate) const NIBBLES: usize = 16;
 /// The matrix turned over its diagonal: in its own format where that is a plain one, else in F32.
 pub(crate) fn transposed(matrix: &Matrix) -> Matrix {
     let (rows, cols) = (matrix.rows, matrix.cols);
+    if matrix.is_outline() {
+        return Matrix::outline(DType::F32, cols, rows);
+    }
     let plain = !matrix.dtype.is_quantised() && (rows == 0 || matrix.scales(0).is_none());
     let (dtype, size, wide);
     let bytes = if plain {
@@ -31,6 +34,9 @@ pub(crate) fn transposed(matrix: &Matrix) -> Matrix {
 
 /// Every second row, then the others.
 pub(crate) fn halves(matrix: &Matrix) -> Matrix {
+    if matrix.is_outline() {
+        return matrix.clone();
+    }
     let rows = (0..matrix.rows).step_by(2).chain((1..matrix.rows).step_by(2));
     let bytes: Vec<&[u8]> = rows.map(|r| matrix.row(r)).collect();
     owned(matrix.dtype, (matrix.rows, matrix.cols), bytes.concat())

@@ -57,7 +57,9 @@ fn one(path: &Path) -> Result<BTreeMap<String, Stored>, Error> {
             other => Err(format!("{other:?}")),
         };
         let start = data + info.data_offsets.0;
-        tensors.insert(name, Stored { file: Arc::clone(&file), start, dtype, shape: info.shape.clone() });
+        let (file, shape) = (Arc::clone(&file), info.shape.clone());
+        let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
+        tensors.insert(name, Stored { file, start, dtype, shape, bytes });
     }
     Ok(tensors)
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use millstream_kernels::{CpuBackend, KvLayout, KvMemory, Model, Row, Scratch, Want};
+use millstream_kernels::{CpuBackend, KvLayout, KvMemory, Local, Model, Row, Scratch, Want};
 
 use crate::clock;
 
 /// Tokens of a chunk while the positions before a measured decode are filled.
 const FILL: usize = 256;
+/// Tokens before a row that a model with a state may look back on.
+const BEFORE: usize = 3;
 
 /// One thing that is measured.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +140,8 @@ impl Rig {
         );
         let table =
             |sequence: usize| (sequence * blocks..(sequence + 1) * blocks).map(|b| b as u32).collect();
-        Ok(Sequences { kv: KvMemory::new(layout, all), tables: (0..case.sequences()).map(table).collect() })
+        let kv = KvMemory::new(layout, all).with_slots(case.sequences());
+        Ok(Sequences { kv, tables: (0..case.sequences()).map(table).collect() })
     }
 
     /// The first sequence's prompt; only its last token gives logits.
@@ -152,6 +155,7 @@ impl Rig {
                 start: start as u32,
                 blocks: &sequences.tables[0],
                 logits,
+                local: Local { before: &prompt[start.saturating_sub(BEFORE)..start], ..Local::default() },
                 ..Row::default()
             };
             self.forward(&[row], &mut sequences.kv)?;
@@ -163,15 +167,19 @@ impl Rig {
     fn step(&mut self, sequences: &mut Sequences, position: usize) -> anyhow::Result<()> {
         let tokens: Vec<[u32; 1]> =
             (0..sequences.tables.len()).map(|sequence| [self.token(sequence, position)]).collect();
-        let row = |(tokens, blocks)| Row {
+        let before: Vec<u32> =
+            (position.saturating_sub(BEFORE)..position).map(|position| self.token(0, position)).collect();
+        let row = |(slot, (tokens, blocks))| Row {
             tokens,
             start: position as u32,
             blocks,
             logits: Want::Last,
+            local: Local { slot, before: &before, ..Local::default() },
             ..Row::default()
         };
         let tokens = tokens.iter().map(<[u32; 1]>::as_slice);
-        let rows: Vec<Row<'_>> = tokens.zip(sequences.tables.iter().map(Vec::as_slice)).map(row).collect();
+        let places = (0..).zip(tokens.zip(sequences.tables.iter().map(Vec::as_slice)));
+        let rows: Vec<Row<'_>> = places.map(row).collect();
         self.forward(&rows, &mut sequences.kv)
     }
 
@@ -195,6 +203,10 @@ impl Sequences {
             for table in &self.tables[1..] {
                 self.kv.import(table[place], &bytes).expect("blocks of one memory have one layout");
             }
+        }
+        for slot in 1..self.kv.slots() as u32 {
+            let bytes = self.kv.export_slot(0);
+            self.kv.import_slot(slot, &bytes).expect("slots of one memory have one layout");
         }
     }
 }

@@ -84,9 +84,10 @@ fn words(outcome: &Outcome) -> String {
         Outcome::Failed(cause) => format!("the answer failed: {cause}"),
         Outcome::Refused(Refusal::Overload { .. }) => "all places are taken".to_owned(),
         Outcome::Refused(Refusal::TooLong { tokens, limit }) => {
-            format!("the conversation comes to {tokens} tokens, but only {limit} fit")
+            format!("the conversation comes to at least {tokens} tokens, but only {limit} fit")
         }
         Outcome::Refused(Refusal::Invalid(why)) => why.clone(),
+        Outcome::Refused(Refusal::Image { place, why }) => format!("{place}: {why}"),
         Outcome::Refused(Refusal::Field { field, why }) => format!("{field}: {why}"),
     }
 }

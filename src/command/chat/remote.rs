@@ -5,10 +5,15 @@ use futures::StreamExt;
 use millstream_actors::request::ChatMessage;
 use serde_json::Value;
 
+use super::harmless;
 use crate::args::ChoiceArgs;
 
 /// The longest line of events that is believed.
 const LINE_MAX: usize = 1 << 20;
+/// Bytes that are read of a refusal, at least.
+const REFUSAL_MAX: usize = 64 << 10;
+/// Characters that are shown of one.
+const SHOWN_MAX: usize = 1_000;
 
 /// A server by its address.
 pub(super) struct Remote {
@@ -36,9 +41,7 @@ impl Remote {
         let response = sent.with_context(|| format!("cannot reach {}", self.url))?;
         let status = response.status();
         if !status.is_success() {
-            let text = response.text().await.unwrap_or_default();
-            let said = serde_json::from_str(&text).map_or(text, |body: Value| error_text(&body));
-            anyhow::bail!("the server says {status}: {said}");
+            anyhow::bail!("the server says {status}: {}", refusal(response).await);
         }
         let mut whole = String::new();
         let mut lines = Lines::default();
@@ -57,11 +60,27 @@ impl Remote {
     }
 }
 
+/// What a server says to its refusal: only the beginning is read, whatever it sends.
+async fn refusal(response: reqwest::Response) -> String {
+    let (mut body, mut bytes) = (Vec::new(), response.bytes_stream());
+    while body.len() < REFUSAL_MAX
+        && let Some(Ok(chunk)) = bytes.next().await
+    {
+        body.extend_from_slice(&chunk);
+    }
+    said(&String::from_utf8_lossy(&body))
+}
+
+fn said(text: &str) -> String {
+    let said = serde_json::from_str(text).map_or_else(|_| text.to_owned(), |body: Value| error_text(&body));
+    harmless(&said).chars().take(SHOWN_MAX).collect()
+}
+
 /// The text of one event.
 fn piece(data: &str) -> anyhow::Result<String> {
     let event: Value = serde_json::from_str(data).context("the server sent an event that is not JSON")?;
     if event.get("error").is_some() {
-        anyhow::bail!("{}", error_text(&event));
+        anyhow::bail!("{}", harmless(&error_text(&event)));
     }
     Ok(event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned())
 }
@@ -103,6 +122,13 @@ mod tests {
             seen.extend(lines.add(&stream[cut..]).unwrap());
             assert_eq!(seen, ["{\"a\":\"é\"}", "[DONE]"]);
         }
+    }
+
+    #[test]
+    fn little_is_shown_of_a_refusal() {
+        assert_eq!(said(r#"{"error":{"message":"boom"}}"#), "boom");
+        assert_eq!(said("<html>\u{1b}[31m"), "<html>\u{fffd}[31m");
+        assert_eq!(said(&"é".repeat(100_000)).chars().count(), SHOWN_MAX);
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl Wish {
 /// Whether a path made of this name stays inside of its folder.
 pub(super) fn is_inside(name: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.split('/').all(plain) && !name.contains(['\\', '\0', '\n', '\r'])
+    // Control characters would speak to the terminal that shows the name.
+    name.split('/').all(plain) && !name.contains('\\') && !name.contains(char::is_control)
 }
 
 pub(super) fn is_gguf(name: &str) -> bool {
@@ -225,6 +226,9 @@ mod tests {
     fn names_that_lead_elsewhere_are_refused() {
         for repo in ["../x", "a/../b", "a//b", "/a", "a/b/c", "a/b:../c", "a/b:", "a b/c", ""] {
             assert!(wish(repo, &[]).is_err(), "{repo}");
+        }
+        for name in ["a\0", "a\n", "\u{1b}[31m.gguf", "a\u{9b}31m", "a\\b"] {
+            assert!(!is_inside(name), "{name:?}");
         }
         for repo in ["gpt2", "a/b", "a/b:sub/c.gguf", "https://huggingface.co/a/b"] {
             assert!(wish(repo, &[]).is_ok(), "{repo}");

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use millstream_actors::request::{ChatMessage, ChatRole, Prompt, Submit};
+use millstream_actors::request::{ChatMessage, ChatRole, Content, Part, Prompt, Submit};
 use serde_json::Value;
 
 use super::super::fault::Fault;
 use super::super::fields::{Field, Fields};
+use super::super::images::{Images, Sheet};
 use super::wishes::{LIKELIEST_MAX, SERVED, choices, streaming, wishes};
 use super::{Ask, Neutral, check_names, is_empty, is_false, neutral, never};
 
@@ -70,16 +71,16 @@ fn is_implicit(value: &Value) -> bool {
     is_empty(value) || (value.as_object().is_some_and(|map| map.len() == 1) && value["mode"] == "implicit")
 }
 
-/// Reads a chat request.
+/// Reads a chat request. It may have images where the model has eyes; those may have to be fetched.
 ///
 /// # Errors
 /// The first field that is wrong, missing, unknown or not served.
-pub(crate) fn chat(body: &Value) -> Result<Ask, Fault> {
+pub(crate) fn chat(body: &Value, images: Option<&Images>) -> Result<Ask, Fault> {
     let fields = Fields::of(body)?;
     check_names(&fields, &[SERVED, OWN], NEUTRAL)?;
     let model = fields.need("model")?.text()?.to_owned();
     let (stream, include_usage) = streaming(&fields)?;
-    let prompt = Arc::new(Prompt::Chat(messages(&fields.need("messages")?)?));
+    let prompt = Arc::new(Prompt::Chat(messages(&fields.need("messages")?, images)?));
     let (tokens_max, logprobs) = (tokens_max(&fields)?, logprobs(&fields)?);
     let wishes = Submit { tokens_max, logprobs, ..wishes(&fields, Arc::clone(&prompt))? };
     let choices = choices(&fields)?;
@@ -107,19 +108,20 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<u32>, Fault> {
 }
 
 /// The conversation.
-pub(crate) fn messages(field: &Field<'_>) -> Result<Vec<ChatMessage>, Fault> {
-    let list = field.list()?;
+pub(crate) fn messages(field: &Field<'_>, images: Option<&Images>) -> Result<Vec<ChatMessage>, Fault> {
+    let (list, sheet) = (field.list()?, Sheet::new(images));
     match list.len() {
         0 => Err(field.fault("must hold at least one message")),
         n if n > MESSAGES_MAX => Err(field.fault(format!("must hold at most {MESSAGES_MAX} messages"))),
-        _ => list.iter().map(message).collect(),
+        _ => list.iter().map(|one| message(one, &sheet)).collect(),
     }
 }
 
-fn message(field: &Field<'_>) -> Result<ChatMessage, Fault> {
+fn message(field: &Field<'_>, sheet: &Sheet<'_>) -> Result<ChatMessage, Fault> {
     let fields = field.fields()?;
     check_names(&fields, &[&["role", "content"]], MESSAGE_NEUTRAL)?;
-    Ok(ChatMessage { role: role(&fields.need("role")?)?, content: content(&fields.need("content")?)? })
+    let role = role(&fields.need("role")?)?;
+    Ok(ChatMessage { role, content: content(&fields.need("content")?, sheet)? })
 }
 
 fn role(field: &Field<'_>) -> Result<ChatRole, Fault> {
@@ -130,29 +132,31 @@ fn role(field: &Field<'_>) -> Result<ChatRole, Fault> {
     }
 }
 
-/// A string, or parts of text that are put together as they are.
-fn content(field: &Field<'_>) -> Result<String, Fault> {
+/// A string, or parts: those of text are put together as they are where there is no image among them.
+fn content(field: &Field<'_>, sheet: &Sheet<'_>) -> Result<Content, Fault> {
     if let Some(text) = field.value().as_str() {
-        return Ok(text.to_owned());
+        return Ok(Content::Text(text.to_owned()));
     }
     if !field.value().is_array() {
         return Err(field.fault("expected a string or a list of parts").coded("invalid_type"));
     }
-    field.list()?.iter().map(part).collect()
+    let parts: Result<Vec<Part>, Fault> = field.list()?.iter().map(|one| part(one, sheet)).collect();
+    parts.map(Content::of)
 }
 
-fn part<'a>(field: &Field<'a>) -> Result<&'a str, Fault> {
+fn part(field: &Field<'_>, sheet: &Sheet<'_>) -> Result<Part, Fault> {
     let fields = field.fields()?;
     let kind = fields.need("type")?;
     match kind.text()? {
         "text" => {
             fields.only(&[&["type", "text"]])?;
-            fields.need("text")?.text()
+            Ok(Part::Text(fields.need("text")?.text()?.to_owned()))
         }
-        known @ ("image_url" | "input_audio" | "file" | "refusal") => {
-            Err(kind.fault(format!("not supported by this server: it reads text only, no `{known}`")))
+        "image_url" => sheet.part(field, &fields).map(Part::Image),
+        known @ ("input_audio" | "file" | "refusal") => {
+            Err(kind.fault(format!("not supported by this server: it reads text and images, no `{known}`")))
         }
-        _ => Err(kind.fault("must be \"text\"")),
+        _ => Err(kind.fault("must be \"text\" or \"image_url\"")),
     }
 }
 
@@ -169,11 +173,11 @@ mod tests {
     }
 
     fn read(extra: Value) -> Ask {
-        chat(&with(extra)).unwrap()
+        chat(&with(extra), None).unwrap()
     }
 
     fn fault(extra: Value) -> Fault {
-        chat(&with(extra)).unwrap_err()
+        chat(&with(extra), None).unwrap_err()
     }
 
     fn submit(ask: &Ask) -> Submit {

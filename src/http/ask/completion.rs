@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::super::fault::Fault;
 use super::super::fields::{Field, Fields};
+use super::super::images::Images;
 use super::wishes::{LIKELIEST_MAX, SERVED, choices, streaming, wishes};
 use super::{Ask, Neutral, check_names, neutral};
 
@@ -30,7 +31,7 @@ const NEUTRAL: &[Neutral] = &[
 ///
 /// # Errors
 /// The first field that is wrong, missing, unknown or not served.
-pub(crate) fn completion(body: &Value) -> Result<Ask, Fault> {
+pub(crate) fn completion(body: &Value, _images: Option<&Images>) -> Result<Ask, Fault> {
     let fields = Fields::of(body)?;
     check_names(&fields, &[SERVED, OWN], NEUTRAL)?;
     let model = fields.need("model")?.text()?.to_owned();
@@ -99,7 +100,7 @@ mod tests {
     fn read(body: Value) -> Result<Ask, Fault> {
         let mut whole = json!({"model": "m"});
         whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
-        completion(&whole)
+        completion(&whole, None)
     }
 
     #[test]

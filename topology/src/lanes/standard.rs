@@ -53,8 +53,9 @@ pub(super) static STANDARD: &[Standard] = standard! {
     Tokenizer.failures -> Gateway.failures Hold 256 Always
     Router.failures -> Gateway.failures Hold 256 Always
     Router.images -> Encode.images Offer 256 Always
-    Encode.spans -> Prefill.spans Offer 256 Split
-    Encode.spans -> Decode.spans Offer 256 Joined
+    Router.cancel -> Encode.cancel Offer 512 Always
+    Encode.spans -> Router.spans Hold 256 Always
+    Encode.ended -> Router.ended Hold 256 Always
     Router.admit -> Prefill.admit Offer 512 Split
     Router.admit -> Decode.admit Offer 512 Joined
     Router.cancel -> Prefill.cancel Offer 512 Split

@@ -167,3 +167,24 @@ pub(crate) fn max(v: F8) -> f32 {
 pub(crate) fn first(v: F8) -> f32 {
     _mm256_cvtss_f32(v)
 }
+
+/// The lanes without their signs.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn size(x: F8) -> F8 {
+    _mm256_andnot_ps(splat(-0.0), x)
+}
+
+/// `v`, which has no signs, with those of `of`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn signed_as(v: F8, of: F8) -> F8 {
+    _mm256_or_ps(v, _mm256_and_ps(of, splat(-0.0)))
+}
+
+/// `a` where `x` is above `limit`, else `b`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn where_above(x: F8, limit: F8, a: F8, b: F8) -> F8 {
+    _mm256_blendv_ps(b, a, _mm256_cmp_ps::<_CMP_GT_OQ>(x, limit))
+}

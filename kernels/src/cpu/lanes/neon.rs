@@ -177,3 +177,25 @@ pub(crate) fn max(v: F8) -> f32 {
 pub(crate) fn first(v: F8) -> f32 {
     vgetq_lane_f32::<0>(v.0)
 }
+
+/// The lanes without their signs.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(crate) fn size(x: F8) -> F8 {
+    F8(vabsq_f32(x.0), vabsq_f32(x.1))
+}
+
+/// `v`, which has no signs, with those of `of`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(crate) fn signed_as(v: F8, of: F8) -> F8 {
+    let sign = vdupq_n_u32(1 << 31);
+    F8(vbslq_f32(sign, of.0, v.0), vbslq_f32(sign, of.1, v.1))
+}
+
+/// `a` where `x` is above `limit`, else `b`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(crate) fn where_above(x: F8, limit: F8, a: F8, b: F8) -> F8 {
+    F8(vbslq_f32(vcgtq_f32(x.0, limit.0), a.0, b.0), vbslq_f32(vcgtq_f32(x.1, limit.1), a.1, b.1))
+}

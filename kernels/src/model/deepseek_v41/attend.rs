@@ -4,7 +4,7 @@ use super::super::scratch::{Scratch, sized};
 use super::parts::{AttentionPart, ChooserPart};
 use super::pass::Streams;
 use super::scratch::StreamScratch;
-use crate::kv::KvMemory;
+use crate::kv::{KvFormat, KvMemory, fp4};
 use crate::select::Select;
 use crate::windowed::{WindowRow, Windowed};
 
@@ -26,6 +26,9 @@ impl Streams<'_> {
         backend.matmul(latent, count, &part.query_up, q);
         backend.turn(q, (count, heads), &own.turns[turning], false);
         backend.turn(k, (count, 1), &own.turns[turning], false);
+        if self.pass.kv.layout().format == KvFormat::Fp4 {
+            k.chunks_exact_mut(dim).for_each(fp4::round_window);
+        }
         if let Some((chooser, reads)) = part.chooser.as_ref().zip(part.reads) {
             self.choose(chooser, reads);
         }
@@ -73,6 +76,9 @@ impl Streams<'_> {
         self.pass.backend.matmul(latent, count, &part.query, queries);
         self.pass.backend.matmul(&y[..count * hidden], count, &part.weights, weights);
         self.pass.backend.turn(queries, (count, heads), &turns[1], false);
+        if self.pass.kv.layout().format == KvFormat::Fp4 {
+            queries.chunks_exact_mut(dim).for_each(fp4::round_key);
+        }
         let args = Select { heads, layer, most: config.chosen, stage: part.stage, rows: &self.pass.rows };
         self.pass.backend.select(&args, (queries, weights), self.pass.kv, chosen, runs);
         #[cfg(test)]

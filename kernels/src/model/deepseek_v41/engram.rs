@@ -133,13 +133,26 @@ impl Engram {
         };
         // Ids that no text has.
         classes.resize(classes.len().max(vocab), pad);
-        let engram = Engram::new(shape, classes);
-        let rows: Vec<usize> = engram.hashes.iter().map(Hash::rows).collect();
-        if rows != engram.shape.rows {
-            let problem = format!("is {:?}, the heads have {rows:?} rows", engram.shape.rows);
-            return Err(settings.wrong("engram_num_embeddings", problem));
+        Engram::new(shape, classes).check(settings).map(Some)
+    }
+
+    /// The same without a tokenizer: its shape is right, and it knows no tokens.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn outline(settings: &Settings<'_>) -> Result<Option<Engram>, Error> {
+        let Some(shape) = EngramShape::from_settings(settings)? else { return Ok(None) };
+        Engram::new(shape, Vec::new()).check(settings).map(Some)
+    }
+
+    /// Refuses settings whose tables have other sizes than their heads.
+    fn check(self, settings: &Settings<'_>) -> Result<Engram, Error> {
+        let rows: Vec<usize> = self.hashes.iter().map(Hash::rows).collect();
+        if rows == self.shape.rows {
+            return Ok(self);
         }
-        Ok(Some(engram))
+        let problem = format!("is {:?}, the heads have {rows:?} rows", self.shape.rows);
+        Err(settings.wrong("engram_num_embeddings", problem))
     }
 
     /// The same from known classes.

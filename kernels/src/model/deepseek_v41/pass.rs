@@ -3,15 +3,16 @@
 
 use super::super::pass::Pass;
 use super::super::scratch::{Scratch, sized};
-use super::super::{Local, Row, Want};
+use super::super::{DraftRow, Local, Row};
 use super::parts::{Block, DraftPart, Lookup, Mix};
+use super::refuse::problem;
 use super::scratch::StreamScratch;
 use super::{DeepSeekV41, compress};
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::hyper::{Mixing, Recall};
-use crate::kv::KvMemory;
+use crate::kv::{KvFormat, KvMemory, fp4};
 use crate::op::turns_of;
+use crate::residual::{Mixing, Recall};
 use crate::windowed::WindowRow;
 
 /// A step in progress.
@@ -57,16 +58,58 @@ impl<'a> Streams<'a> {
         Ok(Streams { pass, model, locals, windows, together: false })
     }
 
+    /// A draft of some rows: each is its token and places for what comes behind it.
+    ///
+    /// # Errors
+    /// [`Error::Step`], [`Error::KvLayout`].
+    pub fn begin_draft(
+        model: &'a DeepSeekV41,
+        rows: &[DraftRow],
+        kv: &'a mut KvMemory,
+        scratch: &'a mut Scratch,
+        backend: &'a mut dyn Backend,
+    ) -> Result<Streams<'a>, Error> {
+        let Some(drafts) = &model.drafts else { return Streams::begin(model, &[], kv, scratch, backend) };
+        for (index, row) in rows.iter().enumerate() {
+            let problem = if row.slot as usize >= kv.slots() {
+                format!("names state slot {}, the memory has {}", row.slot, kv.slots())
+            } else if row.token as usize >= model.facts.vocab {
+                format!("holds token {}, the vocabulary has {}", row.token, model.facts.vocab)
+            } else if row.valid_from > row.position {
+                format!("is at {}, its state is valid from {} on", row.position, row.valid_from)
+            } else {
+                continue;
+            };
+            return Err(Error::Step { row: index, problem });
+        }
+        let mut pass = Pass::begin(&model.facts, &[], kv, scratch, backend)?;
+        pass.hidden = model.config.shape.hidden;
+        let Scratch { tokens, positions, .. } = &mut *pass.scratch;
+        for row in rows {
+            tokens.push(row.token);
+            tokens.extend(std::iter::repeat_n(drafts.noise, drafts.block - 1));
+            positions.extend((row.position..).take(drafts.block));
+        }
+        let window = |row: &DraftRow| WindowRow {
+            start: row.position,
+            tokens: drafts.block,
+            from: row.valid_from,
+            slot: row.slot,
+            blocks: &[],
+        };
+        let windows = rows.iter().map(window).collect();
+        Ok(Streams { pass, model, locals: Vec::new(), windows, together: true })
+    }
+
     /// Tokens that the step is about now.
     pub fn count(&self) -> usize {
         self.pass.scratch.tokens.len()
     }
 
-    /// The streams = the embeddings of the tokens, each as often as there are streams; and all that follows from tokens and
-    /// positions alone.
+    /// The streams = the embeddings of the tokens, and all that follows from tokens and positions alone.
     pub fn embed(&mut self, step: &[Row<'_>]) {
-        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
-        let Scratch { tokens, positions, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        let hidden = self.pass.hidden;
+        let Scratch { tokens, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
         let y = sized(y, tokens.len() * hidden);
         self.pass.backend.embed(&self.model.ends.embedding, tokens, y);
         let mut first = 0;
@@ -76,16 +119,6 @@ impl<'a> Streams<'a> {
                 y[at..][..span.embeddings.len()].copy_from_slice(span.embeddings);
             }
             first += row.tokens.len();
-        }
-        let x = sized(x, tokens.len() * streams * hidden);
-        for (y, x) in y.chunks_exact(hidden).zip(x.chunks_exact_mut(streams * hidden)) {
-            x.chunks_exact_mut(hidden).for_each(|x| x.copy_from_slice(y));
-        }
-        own.mixes.size(tokens.len(), streams);
-        own.mixes.read.fill(0.0);
-        own.mixes.read.iter_mut().step_by(streams).for_each(|read| *read = 1.0);
-        for (turns, frequencies) in own.turns.iter_mut().zip(&self.model.frequencies) {
-            turns_of(positions.iter().copied(), frequencies, turns);
         }
         let image = self.model.config.image_token;
         mixture.marked.extend(tokens.iter().map(|&token| Some(token) == image));
@@ -100,12 +133,40 @@ impl<'a> Streams<'a> {
         if let Some(drafts) = &self.model.drafts {
             sized(&mut own.features, tokens.len() * drafts.entry.cols);
         }
+        self.fan_out();
+    }
+
+    /// The streams = the embeddings of the tokens of a draft.
+    pub fn embed_drafts(&mut self) {
+        let Scratch { tokens, y, .. } = &mut *self.pass.scratch;
+        let y = sized(y, tokens.len() * self.pass.hidden);
+        self.pass.backend.embed(&self.model.ends.embedding, tokens, y);
+        self.fan_out();
+    }
+
+    /// Each stream = `y`; the first one is read. The angles of all positions.
+    fn fan_out(&mut self) {
+        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let Scratch { tokens, positions, x, y, streams: own, .. } = &mut *self.pass.scratch;
+        let x = sized(x, tokens.len() * streams * hidden);
+        for (y, x) in y.chunks_exact(hidden).zip(x.chunks_exact_mut(streams * hidden)) {
+            x.chunks_exact_mut(hidden).for_each(|x| x.copy_from_slice(y));
+        }
+        own.mixes.size(tokens.len(), streams);
+        own.mixes.read.fill(0.0);
+        own.mixes.read.iter_mut().step_by(streams).for_each(|read| *read = 1.0);
+        for (turns, frequencies) in own.turns.iter_mut().zip(&self.model.frequencies) {
+            turns_of(positions.iter().copied(), frequencies, turns);
+        }
     }
 
     /// Takes the streams through a layer.
     pub fn layer(&mut self, index: usize, layer: &Block) {
         if self.count() == 0 {
             return;
+        }
+        if index == 0 {
+            self.fetch_ahead();
         }
         if let Some(lookup) = &layer.lookup {
             self.look_up(lookup);
@@ -172,6 +233,18 @@ impl<'a> Streams<'a> {
         }
     }
 
+    /// Has the rows read that lookups will want, where their tables are too large to be in memory.
+    fn fetch_ahead(&mut self) {
+        let Some(engram) = &self.model.engram else { return };
+        let own = &mut self.pass.scratch.streams;
+        for lookup in self.model.layers.iter().filter_map(|layer| layer.lookup.as_ref()) {
+            if lookup.rows.is_far() {
+                engram.rows(lookup.layer, &own.ngrams, &mut own.rows);
+                lookup.rows.fetch(&own.rows);
+            }
+        }
+    }
+
     /// Adds what the newest tokens name.
     fn look_up(&mut self, lookup: &Lookup) {
         let Some(engram) = &self.model.engram else { return };
@@ -213,67 +286,6 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// From here on, rows are about the tokens that the layers behind the sources need.
-    fn narrow(&mut self) {
-        #[cfg(test)]
-        if self.model.masks {
-            for (window, local) in self.windows.iter_mut().zip(&self.locals) {
-                window.from = window.from.max(local.decoder_from.unwrap_or(0));
-            }
-            return;
-        }
-        let (mut kept, mut first) = (Vec::new(), 0);
-        for ((row, window), local) in self.pass.rows.iter_mut().zip(&mut self.windows).zip(&self.locals) {
-            let from = local.decoder_from.unwrap_or(0);
-            let gone = (from.saturating_sub(row.start) as usize).min(row.tokens);
-            kept.push(first + gone..first + row.tokens);
-            first += row.tokens;
-            row.start += gone as u32;
-            row.tokens -= gone;
-            (window.start, window.tokens) = (row.start, row.tokens);
-            window.from = window.from.max(from);
-        }
-        let left: usize = kept.iter().map(ExactSizeIterator::len).sum();
-        if left == first {
-            return;
-        }
-        let config = &self.model.config;
-        let (streams, hidden, turning) = (config.streams, self.pass.hidden, config.turning);
-        let features = self.model.drafts.as_ref().map_or(0, |drafts| drafts.entry.cols);
-        let longest = self.model.engram.as_ref().map_or(0, |engram| engram.shape.longest);
-        let Scratch { tokens, positions, wanted, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
-        keep(x, streams * hidden, &kept);
-        keep(y, hidden, &kept);
-        keep(&mut own.mixes.read, streams, &kept);
-        keep(&mut own.features, features, &kept);
-        keep(&mut own.ngrams, longest, &kept);
-        keep(tokens, 1, &kept);
-        keep(positions, 1, &kept);
-        keep(&mut mixture.marked, 1, &kept);
-        own.turns.iter_mut().for_each(|turns| {
-            keep(turns, turning, &kept);
-            turns.truncate(left * turning);
-        });
-        tokens.truncate(left);
-        positions.truncate(left);
-        mixture.marked.truncate(left);
-        own.ngrams.truncate(left * longest);
-        own.mixes.size(left, streams);
-        let mut gone = 0;
-        let mut rows = kept.iter().scan(0, |end, kept| {
-            gone += kept.start - *end;
-            *end = kept.end;
-            Some((kept.end, gone))
-        });
-        let mut row = rows.next();
-        for token in wanted {
-            while row.is_some_and(|(end, _)| end <= *token) {
-                row = rows.next();
-            }
-            *token -= row.map_or(0, |(_, gone)| gone);
-        }
-    }
-
     /// Keys of the drafter, of all tokens that are left.
     pub fn draft_keys(&mut self, drafts: &DraftPart) {
         let (count, hidden) = (self.count(), self.pass.hidden);
@@ -292,6 +304,9 @@ impl<'a> Streams<'a> {
             self.pass.backend.matmul(y, count, &part.key, k);
             self.pass.backend.rms_norm_in_place(k, &part.key_norm.weight, part.key_norm.eps);
             self.pass.backend.turn(k, (count, 1), &own.turns[0], false);
+            if self.pass.kv.layout().format == KvFormat::Fp4 {
+                k.chunks_exact_mut(dim).for_each(fp4::round_window);
+            }
             let ring = self.model.state.ring(self.model.layers.len() + index);
             super::attend::keep_newest(self.pass.kv, &self.windows, ring, k, dim);
         }
@@ -317,54 +332,11 @@ impl<'a> Streams<'a> {
             let output = self.model.ends.output.as_ref().unwrap_or(&self.model.ends.embedding);
             self.pass.backend.matmul(y, count, output, sized(logits, count * output.rows));
         }
+        self.end();
+    }
+
+    /// The step is done.
+    pub fn end(self) {
         self.pass.end();
     }
-}
-
-/// Moves runs of rows of `width` values to the front.
-fn keep<T: Copy>(values: &mut [T], width: usize, runs: &[std::ops::Range<usize>]) {
-    let mut at = 0;
-    for run in runs {
-        values.copy_within(run.start * width..run.end * width, at);
-        at += run.len() * width;
-    }
-}
-
-/// What is wrong with what a row says of its state and its images, if anything is.
-fn problem(model: &DeepSeekV41, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
-    let Local { slot, valid_from, written, before, decoder_from } = row.local;
-    if slot as usize >= kv.slots() {
-        return Some(format!("names state slot {slot}, the memory has {}", kv.slots()));
-    }
-    if valid_from > row.start {
-        return Some(format!("starts at {}, its state is valid from {valid_from} on", row.start));
-    }
-    let needed = model.engram.as_ref().map_or(0, |engram| engram.shape.longest - 1).min(row.start as usize);
-    if before.len() < needed {
-        return Some(format!("names {} tokens before it, needed: {needed}", before.len()));
-    }
-    let half = row.start % 2 == 1 && valid_from == row.start && written <= row.start;
-    if half && model.state.paired > 0 && !row.tokens.is_empty() {
-        return Some(format!("starts within a pair at {} that is still to be written", row.start));
-    }
-    let hidden = model.config.shape.hidden;
-    let mut at = 0;
-    for span in row.spans {
-        let tokens = span.embeddings.len() / hidden;
-        let fits = span.width == hidden && span.embeddings.len() == tokens * hidden;
-        let end = span.first as usize + tokens;
-        if !fits || (span.first as usize) < at || end > row.tokens.len() {
-            return Some(format!("has a span of {tokens} tokens of {} at {}", span.width, span.first));
-        }
-        at = end;
-    }
-    let first = match row.logits {
-        Want::Nothing => None,
-        Want::Last => row.tokens.len().checked_sub(1),
-        Want::At(places) => places.first().map(|&place| place as usize),
-        Want::All => (!row.tokens.is_empty()).then_some(0),
-    };
-    let from = decoder_from.filter(|_| model.first_decoder.is_some()).unwrap_or(0);
-    let early = first.is_some_and(|first| row.start as usize + first < from as usize);
-    early.then(|| format!("wants logits {:?}, its last layers run from {from} on", row.logits))
 }

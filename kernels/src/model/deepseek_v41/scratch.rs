@@ -1,6 +1,6 @@
 //! Activations of this family, kept from one step to the next.
 
-use crate::hyper::Mixes;
+use crate::residual::Mixes;
 use crate::windowed::Lists;
 
 /// Activations of several streams and compressed attention.

@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use serde_json::Value as Json;
 
 use super::super::source::{Naming, Source, Tokens};
-use super::super::{ExpertFacts, Local, Model, Row, Scratch, Want};
+use super::super::{ExpertFacts, Local, Model, Pixels, Row, Scratch, Span, Want};
 use super::DeepSeekV41;
 use crate::config::settings::Settings;
 use crate::cpu::CpuBackend;
@@ -55,6 +55,7 @@ fn model(window: &str) -> DeepSeekV41 {
     let source = Source {
         weights: Weights::new(&path, files::open(&path).expect("weights"), None),
         naming: Naming::Folder,
+        root: "",
         tokens: Box::new(|| Ok(Tokens { bos: None, eos: Vec::new() })),
         norms_add_one: false,
         experts: ExpertFacts::default(),
@@ -241,5 +242,77 @@ fn what_is_left_out_has_no_part_in_what_is_kept() {
         assert!(whole == bits(&mut runs[1], 300), "{window}: masked, whole");
         assert!(whole == bits(&mut runs[0], 70), "{window}: left out, in chunks");
         assert!(whole == bits(&mut runs[1], 70), "{window}: masked, in chunks");
+    }
+}
+
+#[test]
+fn an_image_is_read_as_the_oracle_reads_it() {
+    for window in ["w16", "w128"] {
+        let (stored, mut run) = (Stored::of(window), Run::new(model(window)));
+        let said = &stored.json["vision"];
+        let (tokens, places, range) =
+            (ids(&said["tokens"]), ids(&said["logit_positions"]), ids(&said["span"]));
+        let (first, end) = (range[0] as usize, range[1] as usize);
+        let eyes = run.model.vision().expect("eyes");
+        let plan = eyes.plan(70, 84).expect("an image");
+        let image = Pixels { width: 70, height: 84, rgb: &stored.data("vision.rgb") };
+        let embeddings = eyes.encode(&plan, image, &mut run.backend).expect("an image");
+        assert_eq!((plan.tokens, eyes.width()), (end - first, 64));
+        // Whole, and cut inside the image.
+        let mut bits = Vec::new();
+        for cuts in [vec![0, tokens.len()], vec![0, 9, 13, 16, 30, tokens.len()]] {
+            run.scratch.streams.trace = Some(Trace::default());
+            let mut logits = Vec::new();
+            for (start, to) in cuts.iter().zip(&cuts[1..]).map(|(&a, &b)| (a, b)) {
+                let (from, until) = (first.max(start), end.min(to));
+                let part = (from < until).then(|| &embeddings[(from - first) * 64..(until - first) * 64]);
+                let spans: Vec<Span<'_>> = part
+                    .map(|embeddings| Span { first: (from - start) as u32, embeddings, width: 64 })
+                    .into_iter()
+                    .collect();
+                let own: Vec<u32> = places
+                    .iter()
+                    .filter(|&&at| (start..to).contains(&(at as usize)))
+                    .map(|&at| at - start as u32)
+                    .collect();
+                let local = Local { before: &tokens[start.saturating_sub(3)..start], ..Local::default() };
+                let row = Row {
+                    tokens: &tokens[start..to],
+                    start: start as u32,
+                    blocks: &[0, 1, 2],
+                    logits: Want::At(&own),
+                    local,
+                    spans: &spans,
+                    ..Row::default()
+                };
+                run.model.forward(&[row], &mut run.kv, &mut run.scratch, &mut run.backend).expect("a step");
+                logits.extend_from_slice(run.scratch.logits());
+            }
+            let want = stored.floats("vision.logits");
+            let off = logits.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            println!("{window}, {} steps: {off:e}", cuts.len() - 1);
+            assert!(off < 1e-3 && logits.len() == want.len(), "{window}: logits differ by {off:e}");
+            bits.push(logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>());
+            if cuts.len() == 2 {
+                check_image(window, &stored, &run.scratch);
+            }
+        }
+        assert!(bits[0] == bits[1], "{window}: an image in chunks");
+    }
+}
+
+/// Experts and n-grams of the prompt with an image.
+fn check_image(window: &str, stored: &Stored, scratch: &Scratch) {
+    let ngrams: Vec<i32> = scratch.streams.ngrams.iter().map(|&class| class as i32).collect();
+    assert_eq!(ngrams, stored.ints("vision.ngram_ids"), "{window}");
+    let (experts, trace) =
+        (stored.ints("vision.router_idx"), scratch.streams.trace.as_ref().expect("a trace"));
+    let each = experts.len() / trace.experts.len();
+    for (layer, (got, want)) in trace.experts.iter().zip(experts.chunks_exact(each)).enumerate() {
+        let mut want: Vec<(u32, u32)> =
+            want.iter().enumerate().map(|(i, &expert)| (expert as u32, i as u32 / 3)).collect();
+        want.sort_unstable();
+        let got: Vec<(u32, u32)> = got.iter().map(|&(expert, token, _)| (expert, token)).collect();
+        assert_eq!(got, want, "{window} layer {layer}");
     }
 }

@@ -5,6 +5,9 @@ use crate::error::Error;
 use crate::matrix::Matrix;
 use crate::weights::{Raw, Weights, power};
 
+/// Bytes of a table from which on rows are asked for ahead.
+const FAR: usize = 1 << 30;
+
 /// A layer's table, `[rows, width]`.
 pub(in crate::model) struct EngramRows {
     values: Matrix,
@@ -20,7 +23,7 @@ impl EngramRows {
     pub fn take(weights: &mut Weights, name: &str, rows: usize, width: usize) -> Result<EngramRows, Error> {
         let (values, exponents) = weights.table(name, rows, width)?;
         let per_row = |exponents: Raw| {
-            let per_row = exponents.bytes().len() / rows.max(1);
+            let per_row = exponents.len() / rows.max(1);
             (exponents, per_row)
         };
         Ok(EngramRows { values, exponents: exponents.map(per_row) })
@@ -31,9 +34,14 @@ impl EngramRows {
         self.values.cols
     }
 
+    /// Whether the table is so large that much of it will not be in memory when it is wanted: then it pays to ask for rows
+    /// as soon as the tokens are known.
+    pub fn is_far(&self) -> bool {
+        self.values.size() >= FAR
+    }
+
     /// Asks the system to read these rows, and comes back at once: what [`EngramRows::gather`] will find in memory then,
-    /// it need not wait for. Worth calling as soon as the tokens are known, where the file is larger than memory; a table
-    /// that is in memory is not read again, but asking takes its time too.
+    /// it need not wait for. Rows that are in memory are not read again, but asking takes its time too.
     pub fn fetch(&self, rows: &[usize]) {
         self.values.prefetch(rows);
         if let Some((exponents, per_row)) = &self.exponents {

@@ -133,7 +133,7 @@ fn rows_of_eight_bits_have_a_power_of_two_for_each_run() {
     let (codes, exponents) = in_fp8(folder.path(), 40, 32);
     let mut weights = Weights::new(folder.path(), files_of::open(folder.path()).unwrap(), Some((32, 32)));
     let table = EngramRows::take(&mut weights, "t.weight", 40, 32).unwrap();
-    assert_eq!((weights.taken(), table.width()), ((40 * 32, 40 * 36), 32));
+    assert_eq!((weights.taken(), table.width(), table.is_far()), ((40 * 32, 40 * 36), 32, false));
     weights.finish(|_| false).unwrap();
     let rows = [39, 0, 7, 7];
     let mut values = vec![0.0; rows.len() * 32];

@@ -1,0 +1,76 @@
+//! Layers behind the last source of keys need only the newest tokens of a prompt: here the others leave the step.
+
+use super::super::scratch::Scratch;
+use super::pass::Streams;
+
+impl Streams<'_> {
+    /// From here on, rows are about the tokens that the layers behind the sources need.
+    pub fn narrow(&mut self) {
+        #[cfg(test)]
+        if self.model.masks {
+            for (window, local) in self.windows.iter_mut().zip(&self.locals) {
+                window.from = window.from.max(local.decoder_from.unwrap_or(0));
+            }
+            return;
+        }
+        let (mut kept, mut first) = (Vec::new(), 0);
+        for ((row, window), local) in self.pass.rows.iter_mut().zip(&mut self.windows).zip(&self.locals) {
+            let from = local.decoder_from.unwrap_or(0);
+            let gone = (from.saturating_sub(row.start) as usize).min(row.tokens);
+            kept.push(first + gone..first + row.tokens);
+            first += row.tokens;
+            row.start += gone as u32;
+            row.tokens -= gone;
+            (window.start, window.tokens) = (row.start, row.tokens);
+            window.from = window.from.max(from);
+        }
+        let left: usize = kept.iter().map(ExactSizeIterator::len).sum();
+        if left == first {
+            return;
+        }
+        let config = &self.model.config;
+        let (streams, hidden, turning) = (config.streams, self.pass.hidden, config.turning);
+        let features = self.model.drafts.as_ref().map_or(0, |drafts| drafts.entry.cols);
+        let longest = self.model.engram.as_ref().map_or(0, |engram| engram.shape.longest);
+        let Scratch { tokens, positions, wanted, x, y, mixture, streams: own, .. } = &mut *self.pass.scratch;
+        keep(x, streams * hidden, &kept);
+        keep(y, hidden, &kept);
+        keep(&mut own.mixes.read, streams, &kept);
+        keep(&mut own.features, features, &kept);
+        keep(&mut own.ngrams, longest, &kept);
+        keep(tokens, 1, &kept);
+        keep(positions, 1, &kept);
+        keep(&mut mixture.marked, 1, &kept);
+        own.turns.iter_mut().for_each(|turns| {
+            keep(turns, turning, &kept);
+            turns.truncate(left * turning);
+        });
+        tokens.truncate(left);
+        positions.truncate(left);
+        mixture.marked.truncate(left);
+        own.ngrams.truncate(left * longest);
+        own.mixes.size(left, streams);
+        let mut gone = 0;
+        let mut rows = kept.iter().scan(0, |end, kept| {
+            gone += kept.start - *end;
+            *end = kept.end;
+            Some((kept.end, gone))
+        });
+        let mut row = rows.next();
+        for token in wanted {
+            while row.is_some_and(|(end, _)| end <= *token) {
+                row = rows.next();
+            }
+            *token -= row.map_or(0, |(_, gone)| gone);
+        }
+    }
+}
+
+/// Moves runs of rows of `width` values to the front.
+fn keep<T: Copy>(values: &mut [T], width: usize, runs: &[std::ops::Range<usize>]) {
+    let mut at = 0;
+    for run in runs {
+        values.copy_within(run.start * width..run.end * width, at);
+        at += run.len() * width;
+    }
+}
