@@ -25,13 +25,19 @@ fn main() {
     let [read, arithmetic, integer] = [read, arithmetic, integer].map(|limit| limit / 1e9);
     println!("limits: read {read:.1} GB/s, f32 {arithmetic:.1} GFLOP/s, int8 {integer:.1} GOP/s\n");
     for (rows, cols) in [(1536, 576), (576, 1536), (2048, 2048)] {
-        for dtype in [DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32] {
-            if cols % dtype.block_len() == 0 {
-                for packed in [false, true] {
-                    if dtype.is_quantised() || !packed {
-                        matmul(&mut backend, &limits, (dtype, rows, cols, packed), &[1, 2, 4, 16, 256]);
-                    }
-                }
+        let formats = [
+            DType::Q4_1,
+            DType::Q8_0,
+            DType::Q4K,
+            DType::Q6K,
+            DType::F8E4M3,
+            DType::F16,
+            DType::BF16,
+            DType::F32,
+        ];
+        for dtype in formats.into_iter().filter(|dtype| cols % dtype.block_len() == 0) {
+            for packed in [false, true] {
+                matmul(&mut backend, &limits, (dtype, rows, cols, packed), &[1, 2, 4, 16, 256]);
             }
         }
     }
@@ -52,6 +58,11 @@ fn matmul(
     let count = (LARGE / first.size()).max(1);
     let copy = |_| {
         let copy = Matrix::from_bytes(dtype, outputs, cols, first.bytes().to_vec()).expect("a copy");
+        let factors = vec![1.5; outputs.div_ceil(128) * cols.div_ceil(128)];
+        let copy = match dtype {
+            DType::F8E4M3 => copy.scaled(factors, (128, 128)).expect("one for each rectangle"),
+            _ => copy,
+        };
         if packed { copy.pack() } else { copy }
     };
     let weights: Vec<Matrix> = (0..count).map(copy).collect();
@@ -60,11 +71,16 @@ fn matmul(
         let mut out = vec![0.0; rows * outputs];
         let mut turn = weights.iter().cycle();
         let time = seconds(&mut || backend.matmul(&x, rows, turn.next().expect("endless"), &mut out));
-        let kind = if packed { "int8" } else { "f32" };
+        let integers = packed && dtype.is_quantised();
+        let kind = match (packed, integers) {
+            (false, _) => "f32",
+            (true, true) => "int8",
+            (true, false) => "packed",
+        };
         let case = format!("matmul {dtype:?} {outputs} x {cols}, {kind}, rows {rows}");
         let operations = 2.0 * (rows * outputs * cols) as f64;
         let limits =
-            Limits { arithmetic: if packed { limits.integer } else { limits.arithmetic }, ..*limits };
+            Limits { arithmetic: if integers { limits.integer } else { limits.arithmetic }, ..*limits };
         report(&case, &limits, time, (first.size() as f64, operations));
     }
 }

@@ -1,18 +1,21 @@
-//! The backend for processors: AVX2 with FMA and F16C where the machine has them, which is looked up once at run time,
-//! and the plain loops of the reference elsewhere. One file per family of operations, one for the threads they share.
+//! The backend for processors: AVX2 with FMA and F16C, AVX-512, NEON and its dot products where the machine has them, which
+//! is looked up once at run time, and the plain loops of the reference elsewhere. One file per family of operations, one
+//! for the threads they share.
 #![cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, unused_imports, reason = "some parts serve the vector code only")
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "some parts serve the vector code only")
 )]
 
 mod attention;
 mod buffer;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+mod floats;
 #[cfg(target_arch = "x86_64")]
 mod format;
 mod gate;
-#[cfg(target_arch = "x86_64")]
+mod heads;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod matmul;
 mod norm;
@@ -22,6 +25,8 @@ mod probe;
 mod residual;
 mod rope;
 mod select;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod strips;
 #[cfg(target_arch = "x86_64")]
 mod tall;
 mod threads;
@@ -38,7 +43,8 @@ use crate::residual::{Mixes, Mixing, Recall, check_collapse, check_mix, check_re
 use crate::select::{Select, check as check_select};
 use crate::windowed::{Lists, Windowed, check as check_windowed};
 use buffer::Buffer;
-use matmul::Matmul;
+use heads::Split;
+use matmul::{Matmul, Rows};
 use threads::Pool;
 
 /// Values of a pointwise operation that one thread takes at a time; fewer are not shared out at all.
@@ -57,18 +63,34 @@ enum Level {
     /// The same, and AVX-512 with its integer dot products; made only where the machine has them.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// NEON, which is always there.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// The same, and its integer dot products; made only where the machine has them.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Level {
+    /// All that this machine has, the best one last.
+    fn all() -> Vec<Level> {
+        let mut all = vec![Level::Plain];
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            all.push(Level::Avx2);
+            all.extend(has_avx512().then_some(Level::Avx512));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            all.push(Level::Neon);
+            all.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some(Level::NeonDot));
+        }
+        all
+    }
+
     /// The best that this machine has.
     fn best() -> Level {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx512() {
-            return Level::Avx512;
-        } else if has_avx2() {
-            return Level::Avx2;
-        }
-        Level::Plain
+        Level::all().pop().unwrap_or(Level::Plain)
     }
 }
 
@@ -88,6 +110,11 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+/// True where the machine has more than plain loops.
+pub(crate) fn has_vectors() -> bool {
+    Level::best() != Level::Plain
+}
+
 /// Computes on one or several threads of this machine.
 pub struct CpuBackend {
     /// The calling thread and others.
@@ -96,29 +123,30 @@ pub struct CpuBackend {
     level: Level,
     /// Activations of a product, in rows of whole cache lines; or keys and values of an image. Written by each operation.
     input: Buffer,
+    /// Rows of products by heads; written by each of these.
+    split: Split,
 }
 
 impl CpuBackend {
     /// A backend of `threads` threads, the calling one among them; it is the one thread that should call operations.
     /// Extra thread `i` (from 1) is bound to core `pin[i]` where `pin` is long enough; the caller binds itself.
     pub fn new(threads: usize, pin: &[usize]) -> CpuBackend {
-        CpuBackend { pool: Pool::new(threads, pin), level: Level::best(), input: Buffer::new() }
+        CpuBackend::with(Pool::new(threads, pin), Level::best())
     }
 
-    /// The same with AVX2 at most; none where the machine lacks that. For tests and comparisons.
-    pub fn avx2(threads: usize) -> Option<CpuBackend> {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            let pool = Pool::new(threads, &[]);
-            return Some(CpuBackend { pool, level: Level::Avx2, input: Buffer::new() });
-        }
-        let _ = threads;
-        None
+    /// One for each way to compute that this machine has, from plain loops to the best. For tests and comparisons.
+    pub fn all(threads: usize) -> Vec<CpuBackend> {
+        Level::all().into_iter().map(|level| CpuBackend::with(Pool::new(threads, &[]), level)).collect()
     }
 
     /// The same without vector instructions, as on machines that lack them.
     pub fn plain(threads: usize) -> CpuBackend {
-        CpuBackend { pool: Pool::new(threads, &[]), level: Level::Plain, input: Buffer::new() }
+        CpuBackend::with(Pool::new(threads, &[]), Level::Plain)
+    }
+
+    /// Computes with these threads and this code.
+    fn with(pool: Pool, level: Level) -> CpuBackend {
+        CpuBackend { pool, level, input: Buffer::new(), split: Split::default() }
     }
 
     /// Threads that compute, the calling one among them.
@@ -135,6 +163,10 @@ impl Backend for CpuBackend {
             Level::Avx2 => "cpu, AVX2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "cpu, AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "cpu, NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "cpu, NEON with dot products",
         }
     }
 
@@ -145,7 +177,14 @@ impl Backend for CpuBackend {
 
     fn matmul_many(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
         op::check_matmul(x, rows, parts);
-        Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input }.run(x, rows, parts);
+        let mut matmul = Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input };
+        matmul.run(Rows { x, rows, own: false }, parts);
+    }
+
+    fn matmul_heads(&mut self, x: &[f32], rows: usize, weights: &[Matrix], out: &mut [f32]) {
+        op::check_heads(x, rows, weights, out);
+        let matmul = Matmul { pool: &mut self.pool, level: self.level, input: &mut self.input };
+        heads::run(matmul, &mut self.split, (x, rows), weights, out);
     }
 
     fn matmul_tall(&mut self, x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {

@@ -1,14 +1,17 @@
 //! A weight matrix, as it lies in its file or packed. In the first form kernels read the stored bytes in place and multiply
-//! in f32 (the few that no kernel could read so are copied); in the second the same numbers lie in the order of integer
-//! products, and activations are quantised. Ranks of one process share either.
+//! in f32 (the few that no kernel could read so are copied); in the second the same numbers lie in the order in which they
+//! are multiplied: quantised ones with integers, which activations become for that, floats with activations as they are.
+//! Ranks of one process share either.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::dtype::{DType, dequantize};
 use crate::error::Error;
 use crate::packed::Packed;
 use crate::packed::arena::Arena;
+use crate::packed::floats::Floats;
 use crate::weights::Mapped;
 
 #[cfg(target_endian = "big")]
@@ -53,6 +56,8 @@ enum Store {
     Mapped(Arc<Mapped>),
     /// Repacked, in memory of its own.
     Packed(Arc<Packed>),
+    /// The same, of floats.
+    Floats(Arc<Floats>),
     /// Nowhere.
     Outline,
 }
@@ -86,6 +91,15 @@ impl Matrix {
         let stride = check(dtype, rows, cols, bytes.len())?;
         let store = Store::Owned(words(&bytes));
         Ok(Matrix { dtype, rows, cols, stride, store, start: 0, scales: None })
+    }
+
+    /// A matrix of stored blocks that `fill` writes, which are zeros before; panics if `cols` are no whole blocks.
+    pub(crate) fn filled(dtype: DType, (rows, cols): (usize, usize), fill: impl FnOnce(&mut [u8])) -> Matrix {
+        let stride = dtype.row_bytes(cols).expect("whole blocks");
+        let mut words = vec![0_u32; (rows * stride).div_ceil(4)];
+        fill(&mut bytemuck::cast_slice_mut(&mut words)[..rows * stride]);
+        let store = Store::Owned(words.into());
+        Matrix { dtype, rows, cols, stride, store, start: 0, scales: None }
     }
 
     /// The matrix at byte `start` of a mapped file. Read in place, unless a plain format lies where its values would be
@@ -141,36 +155,60 @@ impl Matrix {
         part
     }
 
-    /// The matrix packed, for products with activations of 8 bits; itself if its format cannot be packed.
+    /// The matrix packed; itself if that cannot be. Products with a quantised one then round activations to 8 bits.
     pub fn pack(&self) -> Matrix {
-        let size = Packed::size(self.dtype, self.rows, self.cols).unwrap_or(0);
-        self.pack_into(&mut Arena::new(size), 1)
+        self.pack_into(&mut Arena::new(self.packed_size().unwrap_or(0)), 1)
     }
 
-    /// The same, with memory from an arena and with so many threads. Pages of the file that only this matrix needed are
-    /// given back.
+    /// Bytes that it takes packed; none if it cannot be.
+    fn packed_size(&self) -> Option<usize> {
+        let run = self.scales.as_ref().map_or(self.cols, |scales| scales.block.1);
+        packed_size(self.dtype, (self.rows, self.cols), run)
+    }
+
+    /// [`Matrix::pack`] with memory from an arena and with so many threads. Pages of the file that only this matrix needed
+    /// are given back.
     pub(crate) fn pack_into(&self, arena: &mut Arena, threads: usize) -> Matrix {
-        if self.packed().is_some() {
+        if self.is_packed() || self.is_outline() || self.packed_size().is_none() {
             return self.clone();
         }
-        let Some(packed) = Packed::new(self, arena, threads) else { return self.clone() };
-        if let Store::Mapped(file) = &self.store {
-            file.forget(self.start..self.start + self.stride * self.rows);
-        }
-        Matrix { store: Store::Packed(Arc::new(packed)), start: 0, scales: None, ..*self }
+        let store = if self.dtype.is_quantised() {
+            Packed::new(self, arena, threads).map(|packed| Store::Packed(Arc::new(packed)))
+        } else {
+            Floats::new(self, arena, threads).map(|packed| Store::Floats(Arc::new(packed)))
+        };
+        let Some(store) = store else { return self.clone() };
+        self.forget(0..self.rows);
+        Matrix { store, start: 0, scales: None, ..*self }
     }
 
-    /// The packed form, if it has that.
+    /// Gives back pages of the file that only these rows needed: they were copied.
+    pub(crate) fn forget(&self, rows: Range<usize>) {
+        if let Store::Mapped(file) = &self.store {
+            let end = rows.end.min(self.rows);
+            file.forget(self.start + rows.start * self.stride..self.start + end * self.stride);
+        }
+    }
+
+    /// The packed form, if it is one of integers.
     pub(crate) fn packed(&self) -> Option<&Packed> {
         match &self.store {
             Store::Packed(packed) => Some(packed),
-            Store::Owned(_) | Store::Mapped(_) | Store::Outline => None,
+            Store::Owned(_) | Store::Mapped(_) | Store::Floats(_) | Store::Outline => None,
         }
     }
 
-    /// Whether it is packed: products then quantise their activations.
+    /// The packed form, if it is one of floats.
+    pub(crate) fn floats(&self) -> Option<&Floats> {
+        match &self.store {
+            Store::Floats(packed) => Some(packed),
+            Store::Owned(_) | Store::Mapped(_) | Store::Packed(_) | Store::Outline => None,
+        }
+    }
+
+    /// Whether it is packed.
     pub fn is_packed(&self) -> bool {
-        self.packed().is_some()
+        self.packed().is_some() || self.floats().is_some()
     }
 
     /// Bytes it takes as stored.
@@ -185,7 +223,7 @@ impl Matrix {
         match &self.store {
             Store::Owned(words) => &bytemuck::cast_slice(words)[self.start..][..size],
             Store::Mapped(file) => &file.bytes()[self.start..][..size],
-            Store::Packed(_) => panic!("{self:?} is packed"),
+            Store::Packed(_) | Store::Floats(_) => panic!("{self:?} is packed"),
             Store::Outline => panic!("{self:?} is an outline"),
         }
     }
@@ -211,12 +249,12 @@ impl Matrix {
     /// Row `r` as f32 values: the very values that products are made of. Panics if there is no such row or `out` has not
     /// its length.
     pub fn widen(&self, r: usize, out: &mut [f32]) {
-        if let Some(packed) = self.packed() {
-            assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
-            return packed.widen(r, out);
-        }
-        if self.is_outline() {
-            return out.fill(0.0);
+        assert!(r < self.rows && out.len() == self.cols, "row {r} of {self:?}");
+        match &self.store {
+            Store::Packed(packed) => return packed.widen(r, out),
+            Store::Floats(packed) => return packed.widen(r, out),
+            Store::Outline => return out.fill(0.0),
+            Store::Owned(_) | Store::Mapped(_) => {}
         }
         dequantize(self.dtype, self.row(r), out);
         if let Some((scales, columns)) = self.scales(r) {
@@ -251,6 +289,15 @@ impl fmt::Debug for Matrix {
         let packed = if self.is_packed() { "packed " } else { "" };
         write!(f, "Matrix({packed}{:?} {} x {})", self.dtype, self.rows, self.cols)
     }
+}
+
+/// Bytes that a matrix takes packed, if floats in `run` columns share a factor; none if it cannot be packed.
+pub(crate) fn packed_size(dtype: DType, (rows, cols): (usize, usize), run: usize) -> Option<usize> {
+    if dtype.is_quantised() {
+        return Packed::size(dtype, rows, cols);
+    }
+    // Without vectors nothing is won.
+    if crate::cpu::has_vectors() { Floats::size(dtype, (rows, cols), run.min(cols)) } else { None }
 }
 
 /// Bytes per row, if `size` bytes are what `rows` rows of `cols` values take.

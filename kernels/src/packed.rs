@@ -12,6 +12,7 @@
 
 pub(crate) mod arena;
 mod blocks;
+pub(crate) mod floats;
 pub(crate) mod form;
 pub(crate) mod input;
 mod pack;
@@ -24,6 +25,7 @@ use half::f16;
 use crate::dtype::{DType, half_power};
 use arena::Region;
 use form::{FP4_CODES, Form, Scales};
+pub(crate) use pack::fill_parts;
 
 /// Rows of a panel.
 pub(crate) const PANEL: usize = 16;

@@ -92,6 +92,9 @@ pub(crate) fn dot_row(x: &[f32], weight: &Matrix, r: usize, mut put: impl FnMut(
     if let Some(packed) = weight.packed() {
         return plain::dot_row(x, weight.cols, (packed, r), put);
     }
+    if let Some(packed) = weight.floats() {
+        return packed.dot_row(x, r, put);
+    }
     let mut w = vec![0.0; weight.cols];
     weight.widen(r, &mut w);
     for (row, x) in x.chunks_exact(weight.cols.max(1)).enumerate() {

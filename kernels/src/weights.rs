@@ -9,6 +9,7 @@ mod map;
 mod noted;
 pub(crate) mod repack;
 pub(crate) mod safetensors;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,12 +19,13 @@ use std::sync::Arc;
 pub use map::Mapped;
 pub(crate) use noted::Noted;
 pub use noted::TensorFacts;
+pub(crate) use threads::Threads;
 
 use crate::dtype::{DType, half_power};
 use crate::error::Error;
-use crate::matrix::Matrix;
-use crate::packed::Packed;
+use crate::matrix::{Matrix, packed_size};
 use crate::packed::arena::Arena;
+use crate::packed::fill_parts;
 
 /// Tensors of a model by name, whatever files they are in. A family takes those it knows; what is left at the end is a
 /// feature it does not have.
@@ -39,7 +41,9 @@ pub(crate) struct Weights {
     /// Bytes of the tensors taken.
     bytes: u64,
     /// Where matrices are packed to; none: they stay as they are stored.
-    packing: Option<(Arena, usize)>,
+    packing: Option<Arena>,
+    /// Threads that pack and repack: one, unless a loader says otherwise.
+    pub threads: Threads,
     /// Nothing is read, only noted that it would be; none: things are read.
     noted: Option<Noted>,
 }
@@ -62,7 +66,8 @@ impl Weights {
     /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
     pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
         let path = path.to_owned();
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing: None, noted: None }
+        let (threads, packing, noted) = (Threads::new(1), None, None);
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing, threads, noted }
     }
 
     /// From here on nothing is read: matrices are [`Matrix::outline`]s, vectors are of zeros, and what is taken is noted.
@@ -76,8 +81,9 @@ impl Weights {
         self.noted.is_some()
     }
 
-    /// From here on matrices whose format allows it are packed, with so many threads.
-    pub fn pack(&mut self, threads: usize) {
+    /// From here on matrices whose format allows it are packed.
+    pub fn pack(&mut self) {
+        let run = self.fp8_block.map_or(usize::MAX, |block| block.1);
         let size = |(name, stored): (&String, &Stored)| {
             let (dtype, cols, rows) = match (&stored.dtype, stored.shape.as_slice()) {
                 (Ok(dtype), [rows @ .., cols]) => (*dtype, *cols, rows),
@@ -93,10 +99,10 @@ impl Weights {
             let rows = rows.iter().try_fold(1, |a: usize, b| a.checked_mul(*b))?;
             let bytes = dtype.row_bytes(cols)?.checked_mul(rows)?;
             // Exponents are in the other tensor.
-            if bytes / 2 > stored.file.bytes().len() { None } else { Packed::size(dtype, rows, cols) }
+            if bytes / 2 > stored.file.bytes().len() { None } else { packed_size(dtype, (rows, cols), run) }
         };
         let sizes = self.tensors.iter().filter_map(size).fold(0, usize::saturating_add);
-        self.packing = Some((Arena::new(sizes), threads));
+        self.packing = Some(Arena::new(sizes));
     }
 
     /// True while a tensor of that name is there and not taken.
@@ -121,7 +127,7 @@ impl Weights {
     /// A matrix made of stored ones, packed if matrices are.
     pub fn packed(&mut self, matrix: &Matrix) -> Matrix {
         match &mut self.packing {
-            Some((arena, threads)) => matrix.pack_into(arena, *threads),
+            Some(arena) => matrix.pack_into(arena, self.threads.now()),
             None => matrix.clone(),
         }
     }
@@ -184,12 +190,7 @@ impl Weights {
         self.whole_blocks(name, cols)?;
         let pairs = self.raw(name, &[rows, cols / 2], PAIRS)?;
         let exponents = self.raw(&self.beside(name), &[rows, per_row], EXPONENTS)?;
-        self.parameters += (rows * cols) as u64;
-        self.bytes += (pairs.len + exponents.len) as u64;
-        if self.is_noting() {
-            return Ok(Matrix::outline(DType::MXFP4, rows, cols));
-        }
-        Ok(repack::mxfp4(pairs.bytes(), exponents.bytes(), (rows, cols)))
+        Ok(self.repacked((pairs, exponents), (rows, cols), |row| row))
     }
 
     /// Takes a table whose rows are looked up, as it is stored: its values, and the exponents of powers of two that runs of
@@ -240,25 +241,55 @@ impl Weights {
         Ok(all.chunks_exact(len).map(<[f32]>::to_vec).collect())
     }
 
-    /// Takes `count` matrices of MXFP4 that lie in two tensors, `{name}_blocks` and `{name}_scales`.
+    /// Takes `count` matrices of MXFP4 that lie in two tensors, `{name}_blocks` and `{name}_scales`; with `halves` every
+    /// second row of each comes first, then the others.
     ///
     /// # Errors
     /// As [`Weights::matrix`]; also if `cols` is no multiple of the block.
-    pub fn fp4_stack(&mut self, name: &str, [count, rows, cols]: [usize; 3]) -> Result<Vec<Matrix>, Error> {
+    pub fn fp4_stack(
+        &mut self,
+        name: &str,
+        [count, rows, cols]: [usize; 3],
+        halves: bool,
+    ) -> Result<Vec<Matrix>, Error> {
         self.whole_blocks(name, cols)?;
         let per_row = cols / DType::MXFP4.block_len();
-        let blocks =
-            self.raw(&format!("{name}_blocks"), &[count, rows, per_row, repack::NIBBLES], &["U8"])?;
-        let exponents = self.raw(&format!("{name}_scales"), &[count, rows, per_row], &["U8"])?;
-        self.parameters += 2 * blocks.len as u64;
-        self.bytes += (blocks.len + exponents.len) as u64;
+        let shape = [count, rows, per_row, repack::NIBBLES];
+        let nibbles = self.raw(&format!("{name}_blocks"), &shape, &["U8"])?;
+        let exponents = self.raw(&format!("{name}_scales"), &shape[..3], &["U8"])?;
+        let first = rows.div_ceil(2);
+        let all = self.repacked((nibbles, exponents), (count * rows, cols), |row| {
+            let (start, r) = (row - row % rows, row % rows);
+            match (halves, r < first) {
+                (false, _) => row,
+                (true, true) => start + 2 * r,
+                (true, false) => start + 2 * (r - first) + 1,
+            }
+        });
+        Ok((0..count).map(|index| all.part(index * rows, rows)).collect())
+    }
+
+    /// A matrix of 4-bit floating point in two tensors, of whose rows row `r` is `from(r)` there.
+    fn repacked(
+        &mut self,
+        (nibbles, exponents): (Raw, Raw),
+        (rows, cols): (usize, usize),
+        from: impl Fn(usize) -> usize + Sync,
+    ) -> Matrix {
+        self.parameters += (rows * cols) as u64;
+        self.bytes += (nibbles.len + exponents.len) as u64;
         if self.is_noting() {
-            return Ok(vec![Matrix::outline(DType::MXFP4, rows, cols); count]);
+            return Matrix::outline(DType::MXFP4, rows, cols);
         }
-        let (blocks, exponents) = (blocks.bytes(), exponents.bytes());
-        let each = rows * per_row;
-        let parts = blocks.chunks_exact(each * repack::NIBBLES).zip(exponents.chunks_exact(each));
-        Ok(parts.map(|(blocks, exponents)| repack::mxfp4(blocks, exponents, (rows, cols))).collect())
+        let fp4 = repack::Fp4 { nibbles: nibbles.bytes(), exponents: exponents.bytes() };
+        let (dtype, per_row) = (DType::MXFP4, cols / DType::MXFP4.block_len());
+        let matrix = Matrix::filled(dtype, (rows, cols), |bytes| {
+            fill_parts(bytes, (per_row * dtype.block_bytes(), rows), self.threads.now(), &|r, bytes| {
+                repack::mxfp4(fp4, from(r), per_row, bytes);
+            });
+        });
+        nibbles.forget();
+        matrix
     }
 
     /// Takes a vector and widens it.
@@ -389,6 +420,11 @@ impl Raw {
     pub fn prefetch(&self, ranges: impl Iterator<Item = Range<usize>>) {
         let start = self.stored.start;
         self.stored.file.prefetch(ranges.map(|range| start + range.start..start + range.end));
+    }
+
+    /// Gives their memory back: they were copied.
+    fn forget(&self) {
+        self.stored.file.forget(self.stored.start..self.stored.start + self.len);
     }
 }
 

@@ -29,8 +29,8 @@ fn three_threads_conform() {
 }
 
 #[test]
-fn plain_loops_conform() {
-    assert_conforms(&mut CpuBackend::plain(2));
+fn every_way_to_compute_conforms() {
+    CpuBackend::all(2).iter_mut().for_each(|backend| assert_conforms(backend));
 }
 
 /// The reference, but for products of more than three rows, which are a little too large.

@@ -45,21 +45,27 @@ impl Merging<'_> {
         if let Some(unk) = self.unk.filter(|unk| !vocab.contains_key(*unk)) {
             return Err(TextError::broken(format!("its unknown token {unk:?} is not in the vocabulary")));
         }
+        // Only what begins as a reserved token does can be one: most parts need not be looked up.
+        let mut begins = [false; 256];
+        let reserved = self.reserved.iter().copied().chain(self.unk);
+        reserved.filter_map(|text| text.bytes().next()).for_each(|byte| begins[usize::from(byte)] = true);
+        let is_reserved = |part: &str| {
+            let begins = part.bytes().next().is_none_or(|byte| begins[usize::from(byte)]);
+            begins && (self.reserved.contains(part) || Some(part) == self.unk)
+        };
         let mut joined = String::new();
         let mut merges = Vec::with_capacity(self.merges.len());
         for (rank, (left, right)) in self.merges.into_iter().enumerate() {
             joined.clear();
             joined.push_str(&left);
             joined.push_str(&right);
-            let parts = [left.as_str(), right.as_str(), joined.as_str()];
-            if parts.iter().any(|part| self.reserved.contains(part) || Some(*part) == self.unk) {
+            if is_reserved(&left) || is_reserved(&right) || is_reserved(&joined) {
                 continue;
             }
-            if left.is_empty() || right.is_empty() || joined.len() > longest {
+            // The builder looks for both parts itself.
+            let lies = left.is_empty() || right.is_empty() || joined.len() > longest;
+            if lies || !vocab.contains_key(&joined) {
                 return Err(lie(rank, &left, &right, &joined));
-            }
-            if let Some(missing) = parts.iter().find(|part| !vocab.contains_key(**part)) {
-                return Err(lie(rank, &left, &right, missing));
             }
             merges.push((left, right));
         }

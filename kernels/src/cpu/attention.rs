@@ -2,7 +2,7 @@
 //! consecutive tokens of one row; its queries are these tokens times the heads that share the key head (or some of them,
 //! where they are many), so that a block of keys and values, once in the nearest cache, serves all of them.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod flash;
 #[cfg(target_arch = "x86_64")]
 mod whole;
@@ -46,12 +46,12 @@ pub(crate) fn run(
 ) {
     match level {
         Level::Plain => plain(pool, args, (q, kv), out),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::Avx512 => {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        _ => {
             let items = items(args, kv.layout().kv_heads);
             let out = Output::new(out);
             // SAFETY: the level says that the machine has the features; no two items have a head of a token in common.
-            #[expect(unsafe_code, reason = "calls code for AVX2")]
+            #[expect(unsafe_code, reason = "calls code for vectors")]
             pool.run(items.len(), &|item| unsafe { flash::item(args, items[item], (q, kv), &out) });
         }
     }
@@ -66,11 +66,14 @@ pub(crate) fn whole(
 ) {
     let width = args.heads * head_dim;
     match level {
-        Level::Plain => pool.run_parts(out, width, &|start, out| {
-            reference::attend_whole(args, head_dim, start / width, out);
-        }),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => whole::run((pool, level, buffer), args, (tokens, head_dim), out),
+        _ => {
+            let _ = (buffer, tokens);
+            pool.run_parts(out, width, &|start, out| {
+                reference::attend_whole(args, head_dim, start / width, out);
+            });
+        }
     }
 }
 

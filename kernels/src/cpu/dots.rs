@@ -3,41 +3,19 @@
 //! changes speed, never a bit of the result.
 //!
 //! Few rows of activations (a decode step): the time goes into reading weights, so they are widened in registers, several
-//! weight rows at once to keep the multiply-add units busy. Many rows (a prompt): a strip of weight rows is widened once
-//! into a buffer of the nearest cache, and tiles of activations by weights run over it.
+//! weight rows at once to keep the multiply-add units busy. Many rows (a prompt): see [`strips`].
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
 use std::arch::x86_64::*;
-use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::buffer::Buffer;
 use super::format::{Bf16, F16, F32, Format, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::lanes::{self, LANES, unrolled};
 use super::output::Output;
+use super::strips::{GROUP, Input, Place, SCRATCH, keep_order, strips, widened};
 use crate::dtype::DType;
 use crate::matrix::Matrix;
-
-/// Values that a group of [`Format`] widens: activations are filled up with zeros to whole groups.
-pub(crate) const GROUP: usize = 32;
-/// Weight rows of a strip.
-const STRIP: usize = 12;
-/// Weight rows of a tile.
-const TILE: usize = 3;
-
-/// Activations of one product: `[rows, stride]`, of which the weight's `cols` count and the rest is zero.
-#[derive(Copy, Clone)]
-pub(crate) struct Input<'a> {
-    /// The values, turned if the weight's format is.
-    pub x: &'a [f32],
-    /// Number of the first row.
-    pub first: usize,
-    /// Number of rows.
-    pub rows: usize,
-    /// Values per row: `cols`, rounded up to whole groups.
-    pub stride: usize,
-}
 
 impl<'a> Input<'a> {
     /// The first `rows` rows, and the others.
@@ -67,11 +45,6 @@ pub(crate) fn is_turned(dtype: DType) -> bool {
         DType::Q5K => Q5K::TURNED,
         DType::Q6K => Q6K::TURNED,
     }
-}
-
-thread_local! {
-    /// Widened weights of a strip; grows to the longest row once.
-    static SCRATCH: RefCell<Buffer> = const { RefCell::new(Buffer::new()) };
 }
 
 /// Computes the columns `range` of `out`: the products of all rows of `input` with those rows of `weight`.
@@ -161,25 +134,6 @@ unsafe fn few<F: Format, const R: usize, const M: usize>(
     }
 }
 
-/// Where products go.
-#[derive(Copy, Clone)]
-struct Place {
-    /// Output row of the first row of activations.
-    row: usize,
-    /// Output column of the first weight row.
-    col: usize,
-    /// Columns of the output.
-    cols: usize,
-}
-
-impl Place {
-    /// The output element of row `m` of the activations and row `r` of the weights.
-    #[inline]
-    fn at(self, m: usize, r: usize) -> usize {
-        (self.row + m) * self.cols + self.col + r
-    }
-}
-
 /// Products of `M` rows of activations with `R` weight rows from column `place.col` on, widened in registers.
 ///
 /// # Safety
@@ -237,13 +191,6 @@ unsafe fn dots<F: Format, const R: usize, const M: usize>(
     });
 }
 
-/// Keeps the compiler from moving loads across: it would widen or load more at once than there are registers, and spill
-/// accumulators in the innermost loop. Costs no instruction.
-#[inline]
-fn keep_order() {
-    compiler_fence(Ordering::SeqCst);
-}
-
 /// Adds one group of weights times the same of `M` rows of activations to their accumulators.
 ///
 /// # Safety
@@ -271,21 +218,6 @@ fn last<F: Format>(row: &[u8]) -> [__m256; 4] {
     unsafe { F::group(block.as_ptr(), &F::scales(block.as_ptr()), 0) }
 }
 
-/// [`columns`] of a format that has no [`Format`]: strips of rows are widened by the matrix itself.
-///
-/// # Safety
-/// As for [`columns`], with the lengths checked.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn widened(input: Input<'_>, weight: &Matrix, range: Range<usize>, out: &Output<'_>) {
-    let widen = |r: usize, wide: &mut [f32]| {
-        let (row, rest) = wide.split_at_mut(weight.cols);
-        weight.widen(r, row);
-        rest.fill(0.0);
-    };
-    // SAFETY: the caller's promises.
-    SCRATCH.with_borrow_mut(|scratch| unsafe { strips(input, (weight.rows, range), widen, (out, scratch)) });
-}
-
 /// Any number of rows of activations with the weight rows of `range`.
 ///
 /// # Safety
@@ -301,47 +233,6 @@ unsafe fn many<F: Format>(
     let widen = |r: usize, wide: &mut [f32]| unsafe { widen_row::<F>(weight.row(r), wide) };
     // SAFETY: the caller's promises.
     unsafe { strips(input, (weight.rows, range), widen, to) };
-}
-
-/// Any number of rows of activations with the weight rows of `range`, a strip at a time, which `widen` fills with rows.
-///
-/// # Safety
-/// As for [`rows`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn strips(
-    input: Input<'_>,
-    (cols, range): (usize, Range<usize>),
-    widen: impl Fn(usize, &mut [f32]),
-    (out, scratch): (&Output<'_>, &mut Buffer),
-) {
-    let stride = input.stride;
-    let scratch = scratch.take(STRIP * stride);
-    for first in range.clone().step_by(STRIP) {
-        let count = STRIP.min(range.end - first);
-        for (r, wide) in scratch.chunks_exact_mut(stride).take(count).enumerate() {
-            widen(first + r, wide);
-        }
-        let strip = &scratch[..count * stride];
-        // Tiles of at most four rows, as equal as they can be: a tile of one row is slow.
-        let tiles = input.rows.div_ceil(4);
-        let mut m = 0;
-        for tile in 0..tiles {
-            let place = Place { row: input.first + m, col: first, cols };
-            let rows = (input.rows - m).div_ceil(tiles - tile);
-            let tile = Tile { x: &input.x[m * stride..], w: strip, stride, place };
-            // SAFETY: the tile's slices hold the rows that it is told to take.
-            unsafe {
-                match rows {
-                    1 => tile.run::<1>(out),
-                    2 => tile.run::<2>(out),
-                    3 => tile.run::<3>(out),
-                    _ => tile.run::<4>(out),
-                }
-            }
-            m += rows;
-        }
-    }
 }
 
 /// Widens one row, filled up with zeros to whole groups.
@@ -369,74 +260,5 @@ unsafe fn widen_row<F: Format>(row: &[u8], wide: &mut [f32]) {
         for (i, &v) in last::<F>(row).iter().enumerate() {
             lanes::store(wide, blocks * F::LEN + i * LANES, v);
         }
-    }
-}
-
-/// Some rows of activations, and a strip of widened weights to multiply them with.
-struct Tile<'a> {
-    /// Activations, from the first row of the tile on.
-    x: &'a [f32],
-    /// Widened weights, whole rows.
-    w: &'a [f32],
-    /// Values per row of both.
-    stride: usize,
-    /// Where the products go.
-    place: Place,
-}
-
-impl Tile<'_> {
-    /// `M` rows of activations with the whole strip.
-    ///
-    /// # Safety
-    /// `x` holds `M` rows, this thread alone writes the columns, and the machine has AVX2 and FMA.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn run<const M: usize>(&self, out: &Output<'_>) {
-        let count = self.w.len() / self.stride;
-        let mut n = 0;
-        while n < count {
-            // SAFETY: the caller's promises; the strip has the rows asked for.
-            unsafe {
-                match count - n {
-                    1 => self.part::<M, 1>(n, out),
-                    2 => self.part::<M, 2>(n, out),
-                    _ => self.part::<M, TILE>(n, out),
-                }
-            }
-            n += TILE;
-        }
-    }
-
-    /// `M` rows of activations with `N` rows of the strip from `n` on.
-    ///
-    /// # Safety
-    /// As for [`Tile::run`]; the strip has these rows.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn part<const M: usize, const N: usize>(&self, n: usize, out: &Output<'_>) {
-        let (x, w) = (&self.x[..M * self.stride], &self.w[n * self.stride..][..N * self.stride]);
-        let mut acc = [[_mm256_setzero_ps(); N]; M];
-        let mut k = 0;
-        while k < self.stride {
-            let mut ws = [_mm256_setzero_ps(); N];
-            unrolled!(r < N, {
-                // SAFETY: k is within a row, r below N.
-                ws[r] = unsafe { _mm256_loadu_ps(w.as_ptr().add(r * self.stride + k)) };
-            });
-            unrolled!(m < M, {
-                // SAFETY: k is within a row, m below M.
-                let x = unsafe { _mm256_loadu_ps(x.as_ptr().add(m * self.stride + k)) };
-                unrolled!(r < N, { acc[m][r] = _mm256_fmadd_ps(x, ws[r], acc[m][r]) });
-                keep_order();
-            });
-            k += LANES;
-        }
-        unrolled!(r < N, {
-            let values = lanes::sums([acc[0][r], acc[1 % M][r], acc[2 % M][r], acc[3 % M][r]]);
-            for (m, &value) in values.iter().take(M).enumerate() {
-                // SAFETY: this thread alone writes these columns.
-                unsafe { out.put(self.place.at(m, n + r), value) };
-            }
-        });
     }
 }

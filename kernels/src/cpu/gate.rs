@@ -8,28 +8,28 @@ use crate::reference;
 pub(crate) fn gated(level: Level, gate: &mut [f32], up: &[f32], activation: Activation) {
     match level {
         Level::Plain => reference::gated(gate, up, activation),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::Avx512 => {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        _ => {
             // SAFETY: the level says that the machine has the features.
-            #[expect(unsafe_code, reason = "calls code for AVX2")]
+            #[expect(unsafe_code, reason = "calls code for vectors")]
             unsafe {
-                avx2::gated(gate, up, activation);
+                vectors::gated(gate, up, activation);
             }
         }
     }
 }
 
 /// Vectors.
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use crate::cpu::lanes::{self, LANES};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vectors {
+    use crate::cpu::lanes::{self, F8, LANES};
     use crate::op::Activation;
     use crate::reference;
-    use std::arch::x86_64::*;
 
     /// `gate = activation(gate) * up`; the last values go through a whole vector too, so that a value does not depend on
     /// its place.
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     pub(super) fn gated(gate: &mut [f32], up: &[f32], activation: Activation) {
         let whole = gate.len() / LANES * LANES;
         for at in (0..whole).step_by(LANES) {
@@ -44,67 +44,69 @@ mod avx2 {
 
     /// Activations but for one are `x` times a sigmoid; `1/2 (1 + tanh(u))` is the sigmoid of `2 u`.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn product(x: __m256, up: __m256, activation: Activation) -> __m256 {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn product(x: F8, up: F8, activation: Activation) -> F8 {
         match activation {
-            Activation::Silu => _mm256_mul_ps(swish(x, _mm256_sub_ps(_mm256_setzero_ps(), x)), up),
+            Activation::Silu => lanes::mul(swish(x, lanes::sub(lanes::zero(), x)), up),
             Activation::GeluTanh => {
                 let slope = -2.0 * (2.0 / std::f32::consts::PI).sqrt();
-                let square = _mm256_mul_ps(x, x);
-                let inner = _mm256_fmadd_ps(square, _mm256_set1_ps(slope * 0.044_715), _mm256_set1_ps(slope));
-                _mm256_mul_ps(swish(x, _mm256_mul_ps(inner, x)), up)
+                let square = lanes::mul(x, x);
+                let inner = lanes::fma(square, lanes::splat(slope * 0.044_715), lanes::splat(slope));
+                lanes::mul(swish(x, lanes::mul(inner, x)), up)
             }
             Activation::Gelu => {
-                let half = _mm256_mul_ps(_mm256_set1_ps(0.5), x);
-                let erf = erf(_mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::FRAC_1_SQRT_2)));
-                _mm256_mul_ps(_mm256_mul_ps(half, _mm256_add_ps(_mm256_set1_ps(1.0), erf)), up)
+                let half = lanes::mul(lanes::splat(0.5), x);
+                let erf = erf(lanes::mul(x, lanes::splat(std::f32::consts::FRAC_1_SQRT_2)));
+                lanes::mul(lanes::mul(half, lanes::add(lanes::splat(1.0), erf)), up)
             }
             Activation::ClampedSwiglu { slope, limit } => {
                 // Minimum and maximum give their second operand if one is not a number: it must be the value.
-                let (low, high) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
-                let (x, up) = (_mm256_min_ps(high, x), _mm256_max_ps(low, _mm256_min_ps(high, up)));
-                let active = swish(x, _mm256_mul_ps(_mm256_set1_ps(-slope), x));
-                _mm256_mul_ps(active, _mm256_add_ps(up, _mm256_set1_ps(1.0)))
+                let (low, high) = (lanes::splat(-limit), lanes::splat(limit));
+                let (x, up) = (lanes::smaller(high, x), lanes::larger(low, lanes::smaller(high, up)));
+                let active = swish(x, lanes::mul(lanes::splat(-slope), x));
+                lanes::mul(active, lanes::add(up, lanes::splat(1.0)))
             }
             Activation::ClampedSilu { limit } => {
-                let (low, high) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
-                let (x, up) = (_mm256_min_ps(high, x), _mm256_max_ps(low, _mm256_min_ps(high, up)));
-                _mm256_mul_ps(swish(x, _mm256_sub_ps(_mm256_setzero_ps(), x)), up)
+                let (low, high) = (lanes::splat(-limit), lanes::splat(limit));
+                let (x, up) = (lanes::smaller(high, x), lanes::larger(low, lanes::smaller(high, up)));
+                lanes::mul(swish(x, lanes::sub(lanes::zero(), x)), up)
             }
         }
     }
 
     /// The error function, by the formula of the reference.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn erf(x: __m256) -> __m256 {
-        let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0));
-        let size = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
-        let small = powers(&reference::ERF_SMALL, _mm256_mul_ps(size, size));
-        let small = _mm256_fmadd_ps(size, small, size);
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn erf(x: F8) -> F8 {
+        let size = lanes::size(x);
+        let small = powers(&reference::ERF_SMALL, lanes::mul(size, size));
+        let small = lanes::fma(size, small, size);
         // The minimum gives its second operand if one is not a number.
-        let large = powers(&reference::ERF_LARGE, _mm256_min_ps(_mm256_set1_ps(4.0), size));
-        let one = _mm256_set1_ps(1.0);
-        let large = _mm256_sub_ps(one, lanes::exp(_mm256_sub_ps(_mm256_setzero_ps(), large)));
-        let is_large = _mm256_cmp_ps::<_CMP_GT_OQ>(size, one);
-        _mm256_or_ps(sign, _mm256_blendv_ps(small, large, is_large))
+        let large = powers(&reference::ERF_LARGE, lanes::smaller(lanes::splat(4.0), size));
+        let one = lanes::splat(1.0);
+        let large = lanes::sub(one, lanes::exp(lanes::sub(lanes::zero(), large)));
+        lanes::signed_as(lanes::where_above(size, one, large, small), x)
     }
 
     /// A sum of powers of `x`.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn powers(coefficients: &[f32], x: __m256) -> __m256 {
-        let mut sum = _mm256_setzero_ps();
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn powers(coefficients: &[f32], x: F8) -> F8 {
+        let mut sum = lanes::zero();
         for &coefficient in coefficients.iter().rev() {
-            sum = _mm256_fmadd_ps(sum, x, _mm256_set1_ps(coefficient));
+            sum = lanes::fma(sum, x, lanes::splat(coefficient));
         }
         sum
     }
 
     /// `x / (1 + exp(turned))`.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn swish(x: __m256, turned: __m256) -> __m256 {
-        _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0), lanes::exp(turned)))
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+    fn swish(x: F8, turned: F8) -> F8 {
+        lanes::div(x, lanes::add(lanes::splat(1.0), lanes::exp(turned)))
     }
 }

@@ -4,13 +4,17 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::Level;
 use super::buffer::Buffer;
 #[cfg(target_arch = "x86_64")]
-use super::dots::GROUP;
+use super::dots::{columns as products, is_turned};
 use super::output::Output;
 use super::packed::{Tiles, columns};
+#[cfg(target_arch = "aarch64")]
+use super::strips::widened as products;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::strips::{GROUP, Input};
 use super::threads::Pool;
+use super::{Level, floats};
 use crate::matrix::Matrix;
 use crate::reference;
 
@@ -31,44 +35,86 @@ pub(crate) struct Matmul<'p> {
     pub input: &'p mut Buffer,
 }
 
+/// Activations of a product.
+#[derive(Copy, Clone)]
+pub(crate) struct Rows<'a> {
+    /// Row after row.
+    pub x: &'a [f32],
+    /// Rows that a part is multiplied with.
+    pub rows: usize,
+    /// Each part has rows of its own, one part's behind the other's; else all have the same.
+    pub own: bool,
+}
+
+impl<'a> Rows<'a> {
+    /// Those of part `part`, which has `cols` columns.
+    fn of(self, part: usize, cols: usize) -> &'a [f32] {
+        let each = self.rows * cols;
+        &self.x[if self.own { part * each } else { 0 }..][..each]
+    }
+}
+
 impl Matmul<'_> {
     /// Runs all products as one operation of the pool.
-    pub(crate) fn run(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
-        if rows == 0 {
+    pub(crate) fn run(&mut self, x: Rows<'_>, parts: &mut [(&Matrix, &mut [f32])]) {
+        if x.rows == 0 {
             return;
         }
-        if parts.iter().any(|(weight, _)| weight.is_packed()) {
-            return self.packed(x, rows, parts);
-        }
-        let chunks = self.cut(rows, parts);
-        match self.level {
-            Level::Plain => self.plain(x, &chunks, parts),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => self.avx2(x, rows, &chunks, parts),
-        }
-    }
-
-    /// Products with weights some of which are packed; one by one, if not all are.
-    fn packed(&mut self, x: &[f32], rows: usize, parts: &mut [(&Matrix, &mut [f32])]) {
-        let is_packed = |(weight, _): &(&Matrix, &mut [f32])| weight.is_packed();
-        if !parts.iter().all(is_packed) {
-            for (weight, out) in parts {
-                self.run(x, rows, &mut [(weight, out)]);
+        let kind =
+            |(weight, _): &(&Matrix, &mut [f32])| (weight.packed().is_some(), weight.floats().is_some());
+        let Some(first) = parts.first().map(kind) else { return };
+        if !parts.iter().all(|part| kind(part) == first) {
+            for (part, (weight, out)) in parts.iter_mut().enumerate() {
+                self.run(Rows { x: x.of(part, weight.cols), own: false, ..x }, &mut [(weight, out)]);
             }
             return;
         }
-        let chunks = self.cut(rows, parts);
+        let chunks = self.cut(x.rows, parts);
+        match (first, self.level) {
+            ((true, _), _) => self.packed(x, &chunks, parts),
+            ((_, true), _) => self.floats(x, &chunks, parts),
+            (_, Level::Plain) => self.plain(x, &chunks, parts),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            _ => self.vectors(x, &chunks, parts),
+        }
+    }
+
+    /// Products with packed weights.
+    fn packed(&mut self, x: Rows<'_>, chunks: &[(usize, Range<usize>)], parts: &mut [(&Matrix, &mut [f32])]) {
         let level = self.level;
-        let tiles = Tiles::new((self.pool, level), (x, rows), self.input);
+        let tiles = Tiles::new((self.pool, level), (x.x, parts[0].0.cols), x.rows, self.input);
         let parts: Vec<_> = parts.iter_mut().map(|(weight, out)| (*weight, Output::new(out))).collect();
         self.pool.run(chunks.len(), &|chunk| {
             let (part, range) = &chunks[chunk];
             let (weight, out) = &parts[*part];
             let Some(panels) = weight.packed() else { return };
+            let tiles = if x.own { tiles.part(*part, x.rows) } else { tiles };
             // SAFETY: no other chunk has these columns.
             #[expect(unsafe_code, reason = "threads write columns of one output")]
             unsafe {
                 columns(level, tiles, (panels, weight.rows), range.clone(), out);
+            }
+        });
+    }
+
+    /// Products with packed floats.
+    fn floats(&mut self, x: Rows<'_>, chunks: &[(usize, Range<usize>)], parts: &mut [(&Matrix, &mut [f32])]) {
+        let level = self.level;
+        let parts: Vec<_> = parts.iter_mut().map(|(weight, out)| (*weight, Output::new(out))).collect();
+        self.pool.run(chunks.len(), &|chunk| {
+            let (part, range) = &chunks[chunk];
+            let (weight, out) = &parts[*part];
+            let Some(panels) = weight.floats() else { return };
+            // SAFETY: no other chunk has these columns.
+            #[expect(unsafe_code, reason = "threads write columns of one output")]
+            unsafe {
+                floats::columns(
+                    level,
+                    (x.of(*part, weight.cols), x.rows),
+                    (panels, weight.rows),
+                    range.clone(),
+                    out,
+                );
             }
         });
     }
@@ -88,13 +134,14 @@ impl Matmul<'_> {
     }
 
     /// Plain loops.
-    fn plain(&mut self, x: &[f32], chunks: &[(usize, Range<usize>)], parts: &mut [(&Matrix, &mut [f32])]) {
+    fn plain(&mut self, x: Rows<'_>, chunks: &[(usize, Range<usize>)], parts: &mut [(&Matrix, &mut [f32])]) {
         let parts: Vec<_> = parts.iter_mut().map(|(weight, out)| (*weight, Mutex::new(out))).collect();
         self.pool.run(chunks.len(), &|chunk| {
             let (part, range) = &chunks[chunk];
             let (weight, out) = &parts[*part];
             for r in range.clone() {
                 let mut column = Vec::new();
+                let x = x.of(*part, weight.cols);
                 reference::dot_row(x, weight, r, |_, value| column.push(value));
                 let mut out = out.lock().expect("no thread panics while it stores");
                 for (row, value) in column.into_iter().enumerate() {
@@ -105,41 +152,46 @@ impl Matmul<'_> {
     }
 
     /// Vectors.
-    #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "calls code for AVX2")]
-    fn avx2(
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[expect(unsafe_code, reason = "calls code for vectors")]
+    fn vectors(
         &mut self,
-        x: &[f32],
-        rows: usize,
+        x: Rows<'_>,
         chunks: &[(usize, Range<usize>)],
         parts: &mut [(&Matrix, &mut [f32])],
     ) {
-        use super::dots::{Input, columns, is_turned};
         let Some(cols) = parts.first().map(|(weight, _)| weight.cols) else { return };
         let stride = cols.next_multiple_of(GROUP);
         let turned = |(weight, _): &(&Matrix, &mut [f32])| is_turned(weight.dtype);
         let (some, all) = (parts.iter().any(turned), parts.iter().all(turned));
+        let rows = x.x.len() / cols.max(1);
         let (plain, other) = self.input.take(2 * rows * stride).split_at_mut(rows * stride);
         if !all {
-            fill_up(x, (cols, stride), plain, |group, into| *into = *group);
+            fill_up(x.x, (cols, stride), plain, |group, into| *into = *group);
         }
         if some {
-            fill_up(x, (cols, stride), other, turn);
+            fill_up(x.x, (cols, stride), other, turn);
         }
         let parts: Vec<_> = parts.iter_mut().map(|(weight, out)| (*weight, Output::new(out))).collect();
         self.pool.run(chunks.len(), &|chunk| {
             let (part, range) = &chunks[chunk];
             let (weight, out) = &parts[*part];
-            let input =
-                Input { x: if is_turned(weight.dtype) { other } else { plain }, first: 0, rows, stride };
+            let all = if is_turned(weight.dtype) { &*other } else { &*plain };
+            let input = Input { x: Rows { x: all, ..x }.of(*part, stride), first: 0, rows: x.rows, stride };
             // SAFETY: the level says that the machine has the features; no other chunk has these columns.
-            unsafe { columns(input, weight, range.clone(), out) };
+            unsafe { products(input, weight, range.clone(), out) };
         });
     }
 }
 
+/// Whether weights of `dtype` want turned activations.
+#[cfg(target_arch = "aarch64")]
+fn is_turned(_dtype: crate::dtype::DType) -> bool {
+    false
+}
+
 /// Copies rows of `cols` values into rows of `stride`, zeros behind them, each group by `copy`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn fill_up(
     x: &[f32],
     (cols, stride): (usize, usize),
@@ -159,7 +211,7 @@ fn fill_up(
 }
 
 /// Turns a group: value `4 l + t` goes to place `8 t + l`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn turn(group: &[f32; GROUP], into: &mut [f32; GROUP]) {
     for t in 0..4 {
         for l in 0..8 {

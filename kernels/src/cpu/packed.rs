@@ -5,6 +5,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 
 use std::ops::Range;
 
@@ -46,26 +48,36 @@ pub(crate) struct Tile<'a> {
 }
 
 impl<'a> Tiles<'a> {
-    /// Quantises `rows` rows of `x` into `buffer`.
+    /// Quantises all rows of `x`, which are of `cols` values, into `buffer`; no tile goes beyond a multiple of `each` rows.
     pub fn new(
         (pool, level): (&mut Pool, Level),
-        (x, rows): (&[f32], usize),
+        (x, cols): (&[f32], usize),
+        each: usize,
         buffer: &'a mut Buffer,
     ) -> Tiles<'a> {
-        let cols = x.len() / rows.max(1);
-        let groups = cols / GROUP;
-        let size = WORDS * groups * TILE;
+        let (groups, rows) = (cols / GROUP, x.len() / cols.max(1));
+        let size = (WORDS * groups).max(1);
         let words: &mut [f32] = buffer.take(WORDS * groups * rows);
-        let part = if x.len() < SMALL { usize::MAX } else { size };
-        pool.run_parts(words, part.min(words.len()), &|start, words| {
-            let first = start / (WORDS * groups).max(1);
-            for (place, rows) in tiles(words.len() / (WORDS * groups).max(1)) {
-                let tile = &mut words[place * WORDS * groups..][..rows * WORDS * groups];
-                let x = &x[(first + place) * cols..][..rows * cols];
-                quantise(level, x, cols, bytemuck::cast_slice_mut(tile));
+        // Where there are several runs of rows, each is done as a whole.
+        let part = if each < rows { each } else { TILE };
+        let part = if x.len() < SMALL { words.len() } else { part * size };
+        pool.run_parts(words, part, &|start, words| {
+            let first = start / size;
+            for (run, words) in words.chunks_mut(each.max(1) * size).enumerate() {
+                for (place, rows) in tiles(words.len() / size) {
+                    let tile = &mut words[place * size..][..rows * size];
+                    let x = &x[(first + run * each + place) * cols..][..rows * cols];
+                    quantise(level, x, cols, bytemuck::cast_slice_mut(tile));
+                }
             }
         });
         Tiles { words: bytemuck::cast_slice(words), rows, groups }
+    }
+
+    /// Run `part` of `rows` rows.
+    pub fn part(self, part: usize, rows: usize) -> Tiles<'a> {
+        let each = WORDS * self.groups * rows;
+        Tiles { words: &self.words[part * each..][..each], rows, ..self }
     }
 
     /// All tiles.
@@ -98,6 +110,9 @@ fn quantise(level: Level, x: &[f32], cols: usize, tile: &mut [u32]) {
         #[expect(unsafe_code, reason = "calls code for AVX2")]
         // SAFETY: the level says that the machine has the features.
         Level::Avx2 | Level::Avx512 => unsafe { avx2::quantise(x, cols, tile) },
+        // Vectors are in the code for every machine.
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDot => input::quantise(x, cols, tile),
     }
 }
 
@@ -145,6 +160,10 @@ impl Run for Panels<'_> {
                 Level::Avx2 => avx2::panels::<F>(&self),
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx512 => avx512::panels::<F>(&self),
+                #[cfg(target_arch = "aarch64")]
+                Level::Neon => neon::panels::<F, neon::Pairs>(&self),
+                #[cfg(target_arch = "aarch64")]
+                Level::NeonDot => neon::panels::<F, neon::Dots>(&self),
             }
         }
     }

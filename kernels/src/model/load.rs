@@ -1,11 +1,11 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use serde_json::{Map, Value as Json};
 
-use super::source::{Naming, Source, Tokens};
+use super::source::{Later, Naming, Source, Tokens};
 use super::text;
 use super::{
     ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
@@ -16,7 +16,7 @@ use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Weights, safetensors};
+use crate::weights::{Mapped, Threads, Weights, safetensors};
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -81,7 +81,8 @@ pub enum Activations {
     /// Activations as they are; weights are read in place. The exact results.
     #[default]
     F32,
-    /// Activations rounded to 8 bits, a scale for each 32; quantised weights are packed for that. Much faster.
+    /// Activations rounded to 8 bits, a scale for each 32, where weights are quantised, and as they are where weights are
+    /// floats; weights are packed for that. Much faster.
     Int8,
 }
 
@@ -124,18 +125,32 @@ pub fn load_beside<T: Send>(
     from_gguf(path, gguf::read(&file)?, activations, read)
 }
 
-/// Runs both at the same time.
+/// Both at the same time: one thread reads text, this one loads, with more threads once text is read.
 fn beside<T: Send>(
-    text: TextFiles,
+    text: impl FnOnce() -> Result<(TextFiles, Tokens), Error> + Send,
     read: impl FnOnce(&TextFiles) -> T + Send,
-    load: impl FnOnce() -> Result<Arc<dyn Model>, Error>,
+    load: impl FnOnce(Threads, Later) -> Result<Arc<dyn Model>, Error>,
 ) -> Result<(Loaded, T), Error> {
+    let (threads, (found, later)) = (Threads::new(PACKERS_MAX), mpsc::sync_channel(1));
     let (model, read) = std::thread::scope(|scope| {
-        let read = scope.spawn(|| read(&text));
-        (load(), read.join())
+        let busy = threads.but_one();
+        let read = scope.spawn(move || {
+            let _busy = busy;
+            let (text, tokens) = match text() {
+                Ok((text, tokens)) => (Some(text), Ok(tokens)),
+                Err(error) => (None, Err(error)),
+            };
+            // Nobody listens if loading has failed.
+            let _ = found.send(tokens);
+            text.map(|text| (read(&text), text))
+        });
+        let tokens = move || later.recv().expect("text is read, or refused, or both threads end");
+        (load(threads, Box::new(tokens)), read.join())
     });
     let read = read.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
-    Ok((Loaded { model: model?, text }, read))
+    let model = model?;
+    let (read, text) = read.expect("a model is made of tokens that were read");
+    Ok((Loaded { model, text }, read))
 }
 
 /// Loads a folder.
@@ -147,8 +162,12 @@ fn folder<T: Send>(
     let config = config_of_folder(path)?;
     let settings = Settings::json(&path.join("config.json"), &config);
     let (mut source, load) = source_of_folder(path, &settings)?;
-    source.weights = weights(source.weights, activations);
-    beside(text::of_folder(path)?, read, || load(source, &settings))
+    // The tokens of a folder are known.
+    let text = || Ok((text::of_folder(path)?, Tokens { bos: None, eos: Vec::new() }));
+    beside(text, read, |threads, _| {
+        prepare(&mut source.weights, threads, activations);
+        load(source, &settings)
+    })
 }
 
 /// The settings in a folder.
@@ -172,20 +191,19 @@ pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(
         weights: Weights::new(path, safetensors::open(path)?, fp8_block),
         naming: Naming::Folder,
         root: "model",
-        tokens,
+        tokens: Box::new(|| Ok(tokens)),
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };
     Ok((source, family.load))
 }
 
-/// The tensors of a model; matrices will be packed if the activations ask for it.
-fn weights(mut weights: Weights, activations: Activations) -> Weights {
+/// Has matrices packed if the activations ask for it.
+fn prepare(weights: &mut Weights, threads: Threads, activations: Activations) {
+    weights.threads = threads;
     if activations == Activations::Int8 {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        weights.pack(threads.min(PACKERS_MAX));
+        weights.pack();
     }
-    weights
 }
 
 /// Threads that pack weights; more would wait for memory.
@@ -213,19 +231,19 @@ fn from_gguf<T: Send>(
         return Err(unknown(path, found, |family| family.gguf.to_owned()));
     };
     let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
-    let text = text::of_gguf(path, &gguf.metadata)?;
-    let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
-    let weights = weights(Weights::new(path, gguf.tensors, None), activations);
-    let source = Source {
-        weights,
-        naming: Naming::Gguf,
-        root: "model",
-        tokens,
-        norms_add_one: false,
-        experts: ExpertFacts::default(),
+    let weights = Weights::new(path, gguf.tensors, None);
+    let text = || {
+        let text = text::of_gguf(path, &gguf.metadata)?;
+        let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
+        Ok((text, tokens))
     };
-    let texts = text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
-    let both = beside(text, read, || (family.load)(source, &settings))?;
+    let both = beside(text, read, |threads, tokens| {
+        let (naming, experts) = (Naming::Gguf, ExpertFacts::default());
+        let mut source = Source { weights, naming, root: "model", tokens, norms_add_one: false, experts };
+        prepare(&mut source.weights, threads, activations);
+        (family.load)(source, &settings)
+    })?;
+    let texts = both.0.text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());
     let vocab = both.0.model.facts().vocab;
     if texts > vocab {
         let key = "tokenizer.ggml.tokens".to_owned();

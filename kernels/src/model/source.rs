@@ -34,13 +34,16 @@ pub(super) struct Tokens {
     pub eos: Vec<u32>,
 }
 
+/// Tokens that are asked for when all weights are taken: they may be read meanwhile.
+pub(super) type Later = Box<dyn FnOnce() -> Result<Tokens, Error>>;
+
 /// Weights on their way into a family.
 pub(super) struct Source {
     pub weights: Weights,
     pub naming: Naming,
     /// What the names of the text model's layers begin with in a folder.
     pub root: &'static str,
-    pub tokens: Tokens,
+    pub tokens: Later,
     /// The norms of the family multiply by one plus what a folder stores; GGUF files store the sum.
     pub norms_add_one: bool,
     /// Experts taken so far.
@@ -182,6 +185,7 @@ impl Source {
     ) -> Result<Facts, Error> {
         let (parameters, bytes) = self.weights.taken();
         let tied = ends.output.is_none();
+        let Tokens { bos, eos } = (self.tokens)()?;
         self.weights.finish(|name| unused(name) || tied && name == "lm_head.weight")?;
         Ok(Facts {
             family,
@@ -197,8 +201,8 @@ impl Source {
             embedding_bytes: ends.embedding.size() as u64,
             tied,
             experts: self.experts,
-            eos: self.tokens.eos,
-            bos: self.tokens.bos,
+            eos,
+            bos,
             state: None,
             image_token: None,
             compressed: None,

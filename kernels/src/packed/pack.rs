@@ -18,24 +18,49 @@ impl Packed {
         let groups = stored.cols / GROUP;
         let panel_bytes = form.panel_bytes(groups);
         let panels = stored.rows.div_ceil(PANEL);
-        let share = if size < SMALL { panels } else { panels.div_ceil(threads.max(1)) }.max(1);
-        let fill = |first: usize, bytes: &mut [u8]| {
-            for (panel, bytes) in bytes.chunks_exact_mut(panel_bytes.max(1)).enumerate() {
-                fill(form, stored, first + panel, bytes);
-            }
-        };
-        let mut parts = region.bytes_mut().chunks_mut((share * panel_bytes).max(1)).enumerate();
-        std::thread::scope(|scope| {
-            let own = parts.next();
-            for (part, bytes) in parts {
-                scope.spawn(move || fill(part * share, bytes));
-            }
-            if let Some((part, bytes)) = own {
-                fill(part * share, bytes);
-            }
+        fill_parts(region.bytes_mut(), (panel_bytes, panels), threads, &|panel, bytes| {
+            fill(form, stored, panel, bytes);
+            forget(stored, panel);
         });
         Some(Packed { dtype: stored.dtype, form, groups, region: Region::freeze(region) })
     }
+}
+
+/// Gives back the stored rows of some panels, the last of which is `panel`, at times: a large matrix is never in memory
+/// twice.
+pub(super) fn forget(stored: &Matrix, panel: usize) {
+    let step = (FORGET / (PANEL * stored.row_bytes()).max(1)).max(1);
+    if (panel + 1).is_multiple_of(step) {
+        stored.forget((panel + 1 - step) * PANEL..(panel + 1) * PANEL);
+    }
+}
+
+/// Bytes of stored rows that are given back at once.
+const FORGET: usize = 4 << 20;
+
+/// Fills `panels` panels of so many bytes by `fill`, which gets the number of each, with `threads` threads.
+pub(crate) fn fill_parts(
+    bytes: &mut [u8],
+    (panel_bytes, panels): (usize, usize),
+    threads: usize,
+    fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+) {
+    let share = if bytes.len() < SMALL { panels } else { panels.div_ceil(threads.max(1)) }.max(1);
+    let fill = |part: usize, bytes: &mut [u8]| {
+        for (panel, bytes) in bytes.chunks_exact_mut(panel_bytes.max(1)).enumerate() {
+            fill(part * share + panel, bytes);
+        }
+    };
+    let mut parts = bytes.chunks_mut((share * panel_bytes).max(1)).enumerate();
+    std::thread::scope(|scope| {
+        let own = parts.next();
+        for (part, bytes) in parts {
+            scope.spawn(move || fill(part, bytes));
+        }
+        if let Some((part, bytes)) = own {
+            fill(part, bytes);
+        }
+    });
 }
 
 /// Packs the rows of one panel. Rows behind the last are zeros.
@@ -44,18 +69,45 @@ fn fill(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
     if crate::cpu::has_avx2() {
         #[target_feature(enable = "avx2")]
         fn wide(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
-            fill_panel(form, stored, panel, bytes);
+            use std::arch::x86_64::*;
+            let gather = |codes: &[u8; VECTOR], bit: usize| {
+                let up = _mm_cvtsi32_si128(7 - bit as i32);
+                // SAFETY: both halves of the vector; the bit of each byte moves to its top, of which a mask is made.
+                #[expect(unsafe_code, reason = "vectors are read through pointers")]
+                let mask = |half: usize| unsafe {
+                    let codes = _mm256_loadu_si256(codes.as_ptr().add(half * VECTOR / 2).cast());
+                    _mm256_movemask_epi8(_mm256_sll_epi16(codes, up)).cast_unsigned()
+                };
+                u64::from(mask(0)) | u64::from(mask(1)) << 32
+            };
+            fill_panel((form, gather), stored, panel, bytes);
         }
         // SAFETY: the machine has AVX2.
         #[expect(unsafe_code, reason = "the same code, compiled for AVX2")]
         return unsafe { wide(form, stored, panel, bytes) };
     }
-    fill_panel(form, stored, panel, bytes);
+    fill_panel((form, gather), stored, panel, bytes);
 }
 
-/// [`fill`], compiled into its callers.
+/// One bit of each code of a quad of all rows.
+fn gather(codes: &[u8; VECTOR], bit: usize) -> u64 {
+    let eight = |codes: &[u8; 8]| {
+        // The product moves bit 8 i to bit 56 + i.
+        let ones = u64::from_le_bytes(*codes) >> bit & 0x0101_0101_0101_0101;
+        (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+    };
+    let (eights, _) = codes.as_chunks::<8>();
+    u64::from_le_bytes(std::array::from_fn(|i| eight(&eights[i])))
+}
+
+/// [`fill`], compiled into its callers, with a way to [`gather`].
 #[inline(always)]
-fn fill_panel(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
+fn fill_panel(
+    (form, gather): (Form, impl Fn(&[u8; VECTOR], usize) -> u64 + Copy),
+    stored: &Matrix,
+    panel: usize,
+    bytes: &mut [u8],
+) {
     let block_len = stored.dtype.block_len();
     let groups = stored.cols / GROUP;
     let per_block = block_len / GROUP;
@@ -77,14 +129,14 @@ fn fill_panel(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
         let group_bytes = form.group_bytes();
         let into = &mut codes[b * per_block * group_bytes..][..per_block * group_bytes];
         for (quads, into) in quads.chunks_exact(QUADS).zip(into.chunks_exact_mut(group_bytes)) {
-            place_codes(form, quads, into);
+            place_codes(form, gather, quads, into);
         }
     }
 }
 
 /// Asks for `len` bytes from `at` on, which will be read soon.
 #[inline(always)]
-fn fetch(bytes: &[u8], at: usize, len: usize) {
+pub(super) fn fetch(bytes: &[u8], at: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (at..at + len).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -103,7 +155,12 @@ const AHEAD: usize = 256;
 
 /// Writes the codes of a group.
 #[inline(always)]
-fn place_codes(form: Form, quads: &[[u8; VECTOR]], into: &mut [u8]) {
+fn place_codes(
+    form: Form,
+    gather: impl Fn(&[u8; VECTOR], usize) -> u64,
+    quads: &[[u8; VECTOR]],
+    into: &mut [u8],
+) {
     let (vectors, planes) = into.split_at_mut(form.bits * VECTOR);
     let mask = u8::MAX >> (8 - form.bits);
     for (v, vector) in vectors.as_chunks_mut::<VECTOR>().0.iter_mut().enumerate() {
@@ -117,13 +174,8 @@ fn place_codes(form: Form, quads: &[[u8; VECTOR]], into: &mut [u8]) {
         }
     }
     for (p, plane) in planes.chunks_exact_mut(VECTOR).enumerate() {
-        for (quad, bits) in quads.iter().zip(plane.chunks_exact_mut(8)) {
-            for (byte, codes) in bits.iter_mut().zip(quad.chunks_exact(8)) {
-                // The same bit of eight bytes, gathered into one: the product moves bit 8 i to bit 56 + i.
-                let word = u64::from_le_bytes(codes.try_into().expect("eight codes"));
-                let ones = word >> (form.bits + p) & 0x0101_0101_0101_0101;
-                *byte = (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
-            }
+        for (quad, bits) in quads.iter().zip(plane.as_chunks_mut::<8>().0) {
+            *bits = gather(quad, form.bits + p).to_le_bytes();
         }
     }
 }

@@ -32,27 +32,37 @@ pub(crate) fn transposed(matrix: &Matrix) -> Matrix {
     owned(dtype, (cols, rows), turned)
 }
 
-/// Every second row, from `first` on.
-pub(crate) fn every_second(matrix: &Matrix, first: usize) -> Matrix {
-    let picked = (first..matrix.rows).step_by(2);
-    let rows = picked.len();
+/// Every second row, then the others.
+pub(crate) fn halves(matrix: &Matrix) -> Matrix {
     if matrix.is_outline() {
-        return Matrix::outline(matrix.dtype, rows, matrix.cols);
+        return matrix.clone();
     }
-    owned(matrix.dtype, (rows, matrix.cols), picked.flat_map(|r| matrix.row(r)).copied().collect())
+    let rows = (0..matrix.rows).step_by(2).chain((1..matrix.rows).step_by(2));
+    let bytes: Vec<&[u8]> = rows.map(|r| matrix.row(r)).collect();
+    owned(matrix.dtype, (matrix.rows, matrix.cols), bytes.concat())
 }
 
-/// The rows of MXFP4 whose nibbles are in `blocks [rows, cols / 32, 16]`, value `2 i` in the low half of byte `i`, and
-/// whose exponents are in `exponents [rows, cols / 32]`.
-pub(crate) fn mxfp4(blocks: &[u8], exponents: &[u8], (rows, cols): (usize, usize)) -> Matrix {
-    let mut bytes = Vec::with_capacity(exponents.len() * (1 + NIBBLES));
-    let (blocks, _) = blocks.as_chunks::<NIBBLES>();
-    for (block, &exponent) in blocks.iter().zip(exponents) {
-        let (low, high) = block.split_at(NIBBLES / 2);
-        bytes.push(exponent);
-        bytes.extend(low.iter().zip(high).flat_map(|(a, b)| [a & 15 | b << 4, a >> 4 | b & 0xf0]));
+/// A matrix of MXFP4 as two tensors: nibbles and exponents.
+#[derive(Copy, Clone)]
+pub(crate) struct Fp4<'a> {
+    /// `[rows, cols / 32, 16]`: value `2 i` in the low half of byte `i`.
+    pub nibbles: &'a [u8],
+    /// `[rows, cols / 32]`.
+    pub exponents: &'a [u8],
+}
+
+/// Row `r` of `per_row` blocks of MXFP4, as one stream of blocks.
+pub(crate) fn mxfp4(fp4: Fp4<'_>, r: usize, per_row: usize, into: &mut [u8]) {
+    let (blocks, _) = fp4.nibbles[r * per_row * NIBBLES..].as_chunks::<NIBBLES>();
+    let (into, _) = into.as_chunks_mut::<{ 1 + NIBBLES }>();
+    for ((block, &exponent), into) in blocks.iter().zip(&fp4.exponents[r * per_row..]).zip(into) {
+        into[0] = exponent;
+        for i in 0..NIBBLES / 2 {
+            let (a, b) = (block[i], block[i + NIBBLES / 2]);
+            into[1 + 2 * i] = a & 15 | b << 4;
+            into[2 + 2 * i] = a >> 4 | b & 0xf0;
+        }
     }
-    owned(DType::MXFP4, (rows, cols), bytes)
 }
 
 /// A matrix of bytes that are as many as it takes.
@@ -76,16 +86,22 @@ mod tests {
         let scaled = narrow.scaled(vec![2.0, 10.0], (2, 2)).expect("fits");
         let turned = transposed(&scaled);
         assert_eq!((turned.dtype, turned.to_f32()), (DType::F32, vec![2.0, 6.0, 50.0, 4.0, 8.0, 60.0]));
-        assert_eq!(every_second(&matrix, 1).to_f32(), [4.0, 5.0, 6.0]);
+        let three = Matrix::from_f32(3, 1, &[1.0, 2.0, 3.0]);
+        assert_eq!(halves(&three).to_f32(), [1.0, 3.0, 2.0]);
     }
 
     #[test]
     fn nibbles_of_neighbours_find_their_places() {
         // Value i has code i % 7, in pairs.
         let blocks: Vec<u8> = (0..16).map(|j| (2 * j % 7) | ((2 * j + 1) % 7) << 4).collect();
-        let matrix = mxfp4(&blocks, &[127], (1, 32));
+        let mut bytes = vec![0; 2 * 17];
+        let two = Fp4 { nibbles: &[blocks.as_slice(), &blocks].concat(), exponents: &[127, 128] };
+        mxfp4(two, 0, 1, &mut bytes[..17]);
+        mxfp4(two, 1, 1, &mut bytes[17..]);
+        let matrix = Matrix::from_bytes(DType::MXFP4, 2, 32, bytes).expect("fits");
         let codes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0];
-        let want: Vec<f32> = (0..32).map(|i| codes[i % 7]).collect();
+        let want: Vec<f32> =
+            (0..64).map(|i| if i < 32 { codes[i % 7] } else { 2.0 * codes[i % 32 % 7] }).collect();
         assert_eq!(matrix.to_f32(), want);
     }
 }

@@ -1,4 +1,4 @@
-//! Attention of one item with AVX2, without a matrix of scores. Each query goes through the blocks of its past in order,
+//! Attention of one item with vectors, without a matrix of scores. Each query goes through the blocks of its past in order,
 //! and keeps three things: the largest score so far, the sum of `exp(score - largest)`, and the sum of the values weighted
 //! so. When a block brings a larger score, both sums are scaled down first (online softmax).
 //!
@@ -6,7 +6,6 @@
 //! query's sums are formed in the same order in every item, chunk and step.
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
-use std::arch::x86_64::*;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
@@ -88,8 +87,9 @@ struct Block<'a> {
 /// Computes one item.
 ///
 /// # Safety
-/// The machine has AVX2 and FMA; no other thread writes the outputs of the item.
-#[target_feature(enable = "avx2,fma")]
+/// The machine has the vectors; no other thread writes the outputs of the item.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn item(args: &Attention<'_>, item: Item, (q, kv): (&[f32], &KvMemory), out: &Output<'_>) {
     let layout = kv.layout();
     let group = item.heads;
@@ -119,7 +119,8 @@ pub(super) unsafe fn item(args: &Attention<'_>, item: Item, (q, kv): (&[f32], &K
 }
 
 /// Takes all queries of an item through all blocks that any of them sees.
-#[target_feature(enable = "avx2,fma")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
     let (layout, row) = (kv.layout(), args.rows[item.row]);
     let (group, size) = (item.heads, layout.block_size);
@@ -167,7 +168,8 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
 impl Block<'_> {
     /// Takes `Q` queries through this block.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     fn run<const Q: usize>(&self, state: &mut State) {
         let (keys, values) = (self.layout.key_stride(), self.layout.value_stride());
         let mut at = 0;
@@ -194,23 +196,24 @@ impl Block<'_> {
 
     /// Scores of `V` vectors of tokens from `at` on: each a sum over the head, first value to last.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     fn scores<const Q: usize, const V: usize>(&self, state: &mut State, at: usize) {
         let (key_dim, stride) = (self.layout.key_dim, self.layout.key_stride());
         assert!(self.keys.len() >= key_dim * stride && at + V * LANES <= stride);
         let q = &state.q[self.first * key_dim..][..Q * key_dim];
-        let mut acc = [[_mm256_setzero_ps(); V]; Q];
+        let mut acc = [[lanes::zero(); V]; Q];
         for d in 0..key_dim {
-            let mut k = [_mm256_setzero_ps(); V];
+            let mut k = [lanes::zero(); V];
             unrolled!(v < V, {
                 // SAFETY: row d of the keys has `stride` values; the vectors end within it.
-                k[v] = unsafe { _mm256_loadu_ps(self.keys.as_ptr().add(d * stride + at + v * LANES)) };
+                k[v] = unsafe { lanes::load_from(self.keys.as_ptr().add(d * stride + at + v * LANES)) };
             });
             unrolled!(i < Q, {
                 // SAFETY: `q` has Q rows of `key_dim`.
-                let q = unsafe { _mm256_broadcast_ss(&*q.as_ptr().add(i * key_dim + d)) };
+                let q = unsafe { lanes::splat(*q.as_ptr().add(i * key_dim + d)) };
                 unrolled!(v < V, {
-                    acc[i][v] = _mm256_fmadd_ps(q, k[v], acc[i][v]);
+                    acc[i][v] = lanes::fma(q, k[v], acc[i][v]);
                 });
             });
         }
@@ -224,7 +227,8 @@ impl Block<'_> {
     /// Turns the scores of query `i` of the tile into weights, adds them to its total, and says by how much earlier sums
     /// shrink.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     fn softmax(&self, state: &mut State, i: usize) -> f32 {
         let weight = &mut state.weight[i * self.layout.key_stride()..][..self.layout.key_stride()];
         let (seen, query) = (&self.seen[i], self.first + i);
@@ -237,7 +241,7 @@ impl Block<'_> {
         let mut top = lanes::load(weight, 0);
         let mut at = LANES;
         while at < weight.len() {
-            top = _mm256_max_ps(top, lanes::load(weight, at));
+            top = lanes::larger(top, lanes::load(weight, at));
             at += LANES;
         }
         let before = state.largest[query];
@@ -245,16 +249,16 @@ impl Block<'_> {
         let mut total = lanes::load(&state.total, query * LANES);
         let mut shrink = 1.0;
         if largest > before {
-            let factor = lanes::exp(_mm256_set1_ps(before - largest));
-            shrink = _mm256_cvtss_f32(factor);
-            total = _mm256_mul_ps(total, factor);
+            let factor = lanes::exp(lanes::splat(before - largest));
+            shrink = lanes::first(factor);
+            total = lanes::mul(total, factor);
             state.largest[query] = largest;
         }
-        let largest = _mm256_set1_ps(largest);
+        let largest = lanes::splat(largest);
         let mut at = 0;
         while at < weight.len() {
-            let p = lanes::exp(_mm256_sub_ps(lanes::load(weight, at), largest));
-            total = _mm256_add_ps(total, p);
+            let p = lanes::exp(lanes::sub(lanes::load(weight, at), largest));
+            total = lanes::add(total, p);
             lanes::store(weight, at, p);
             at += LANES;
         }
@@ -264,30 +268,31 @@ impl Block<'_> {
 
     /// Adds the weighted values, `V` vectors from `at` on, to the sums of the queries: token after token.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
     fn sums<const Q: usize, const V: usize>(&self, state: &mut State, at: usize, shrink: &[f32; Q]) {
         let (keys, values) = (self.layout.key_stride(), self.layout.value_stride());
         let weight = &state.weight[..Q * keys];
         assert!(self.any.end <= self.layout.block_size && at + V * LANES <= values);
         assert!(self.values.len() >= self.layout.block_size * values);
-        let mut acc = [[_mm256_setzero_ps(); V]; Q];
+        let mut acc = [[lanes::zero(); V]; Q];
         unrolled!(i < Q, {
             unrolled!(v < V, {
                 let sum = lanes::load(&state.sum, (self.first + i) * values + at + v * LANES);
-                acc[i][v] = _mm256_mul_ps(sum, _mm256_set1_ps(shrink[i]));
+                acc[i][v] = lanes::mul(sum, lanes::splat(shrink[i]));
             });
         });
         for token in self.any.clone() {
-            let mut x = [_mm256_setzero_ps(); V];
+            let mut x = [lanes::zero(); V];
             unrolled!(v < V, {
                 // SAFETY: the token is below `block_size`, the vectors end within its row.
-                x[v] = unsafe { _mm256_loadu_ps(self.values.as_ptr().add(token * values + at + v * LANES)) };
+                x[v] = unsafe { lanes::load_from(self.values.as_ptr().add(token * values + at + v * LANES)) };
             });
             unrolled!(i < Q, {
                 // SAFETY: `weight` has Q rows of `key_stride`, which is no less than `block_size`.
-                let p = unsafe { _mm256_broadcast_ss(&*weight.as_ptr().add(i * keys + token)) };
+                let p = unsafe { lanes::splat(*weight.as_ptr().add(i * keys + token)) };
                 unrolled!(v < V, {
-                    acc[i][v] = _mm256_fmadd_ps(p, x[v], acc[i][v]);
+                    acc[i][v] = lanes::fma(p, x[v], acc[i][v]);
                 });
             });
         }

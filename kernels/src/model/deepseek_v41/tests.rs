@@ -56,7 +56,7 @@ fn model(window: &str) -> DeepSeekV41 {
         weights: Weights::new(&path, files::open(&path).expect("weights"), None),
         naming: Naming::Folder,
         root: "",
-        tokens: Tokens { bos: None, eos: Vec::new() },
+        tokens: Box::new(|| Ok(Tokens { bos: None, eos: Vec::new() })),
         norms_add_one: false,
         experts: ExpertFacts::default(),
     };

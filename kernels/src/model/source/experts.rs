@@ -151,18 +151,19 @@ impl Source {
     ) -> Result<(Stacks, Vec<ExpertBias>), Error> {
         let config::Mixture { count, intermediate, .. } = *config;
         let prefix = format!("model.layers.{layer}.mlp.experts");
-        let mut take = |name: &str, rows: usize, cols: usize| {
+        let mut take = |name: &str, rows: usize, cols: usize, halves: bool| {
             let name = format!("{prefix}.{name}");
             if self.weights.has(&format!("{name}_blocks")) {
-                return self.weights.fp4_stack(&name, [count, rows, cols]);
+                return self.weights.fp4_stack(&name, [count, rows, cols], halves);
             }
             let turned = self.weights.stack(&name, [count, cols, rows])?;
-            Ok(turned.iter().map(repack::transposed).collect())
+            let turned = turned.iter().map(repack::transposed);
+            Ok(turned.map(|matrix| if halves { repack::halves(&matrix) } else { matrix }).collect::<Vec<_>>())
         };
-        let both = take("gate_up_proj", 2 * intermediate, hidden)?;
-        let down = take("down_proj", hidden, intermediate)?;
-        let half = |first: usize| both.iter().map(|both| repack::every_second(both, first)).collect();
-        let stacks = Stacks { gate: half(0), up: half(1), down };
+        let both = take("gate_up_proj", 2 * intermediate, hidden, true)?;
+        let down = take("down_proj", hidden, intermediate, false)?;
+        let half = |first: usize| both.iter().map(|both| both.part(first, intermediate)).collect();
+        let stacks = Stacks { gate: half(0), up: half(intermediate), down };
         let both = self.weights.vectors(&format!("{prefix}.gate_up_proj_bias"), count, 2 * intermediate)?;
         let down = self.weights.vectors(&format!("{prefix}.down_proj_bias"), count, hidden)?;
         let half = |both: &[f32], first: usize| both.iter().skip(first).step_by(2).copied().collect();
