@@ -47,6 +47,7 @@ impl Merging<'_> {
         }
         // Only what begins as a reserved token does can be one: most parts need not be looked up.
         let mut begins = [false; 256];
+        #[expect(clippy::disallowed_methods, reason = "flags are set, in whatever order")]
         let reserved = self.reserved.iter().copied().chain(self.unk);
         reserved.filter_map(|text| text.bytes().next()).for_each(|byte| begins[usize::from(byte)] = true);
         let is_reserved = |part: &str| {

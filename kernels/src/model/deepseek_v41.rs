@@ -18,7 +18,7 @@ pub(super) use scratch::StreamScratch;
 use std::sync::Arc;
 
 use super::parts::Ends;
-use super::source::{Naming, Source};
+use super::source::Source;
 use super::vision::deepseek_v41::Eyes;
 use super::{CompressedFacts, Drafter, Facts, Model, Row, Scratch, StateFacts, Vision};
 use crate::backend::Backend;
@@ -60,9 +60,6 @@ pub(super) fn load(source: Source, settings: &Settings<'_>) -> Result<Arc<dyn Mo
 }
 
 fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Error> {
-    if source.naming == Naming::Gguf {
-        return Err(settings.unsupported("general.architecture", "deepseek_v41".to_owned(), "a folder"));
-    }
     let config = config::DeepSeekV41::from_json(settings)?;
     let text = settings.section("text_config")?;
     let vocab = config.shape.vocab.unwrap_or_default();

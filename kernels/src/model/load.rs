@@ -35,8 +35,8 @@ impl std::fmt::Debug for Loaded {
 
 /// A family, by its names in the two formats.
 struct Family {
-    /// `general.architecture` of GGUF files.
-    gguf: &'static str,
+    /// `general.architecture` of GGUF files, where it comes as one.
+    gguf: Option<&'static str>,
     /// `model_type` of `config.json`.
     model_type: &'static str,
     /// Its entry in `architectures` of `config.json`.
@@ -49,26 +49,36 @@ pub(super) type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Err
 
 /// All families.
 const FAMILIES: [Family; 9] = [
-    Family { gguf: "llama", model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
-    Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
-    Family { gguf: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
-    Family { gguf: "qwen3moe", model_type: "qwen3_moe", class: "Qwen3MoeForCausalLM", load: qwen3_moe::load },
+    Family { gguf: Some("llama"), model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
+    Family { gguf: Some("qwen2"), model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
+    Family { gguf: Some("qwen3"), model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
     Family {
-        gguf: "qwen3vl",
+        gguf: Some("qwen3moe"),
+        model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        load: qwen3_moe::load,
+    },
+    Family {
+        gguf: None,
         model_type: "qwen3_vl",
         class: "Qwen3VLForConditionalGeneration",
         load: qwen3_vl::load,
     },
-    Family { gguf: "gemma3", model_type: "gemma3_text", class: "Gemma3ForCausalLM", load: gemma3::load },
-    Family { gguf: "gpt-oss", model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
     Family {
-        gguf: "deepseek2",
+        gguf: Some("gemma3"),
+        model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
+        load: gemma3::load,
+    },
+    Family { gguf: Some("gpt-oss"), model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
+    Family {
+        gguf: Some("deepseek2"),
         model_type: "deepseek_v3",
         class: "DeepseekV3ForCausalLM",
         load: deepseek::load,
     },
     Family {
-        gguf: "deepseek_v41",
+        gguf: None,
         model_type: "deepseek_v41",
         class: "DeepseekV41ForCausalLM",
         load: deepseek_v41::load,
@@ -227,10 +237,12 @@ fn from_gguf<T: Send>(
             });
         }
     };
-    let Some(family) = FAMILIES.iter().find(|family| family.gguf == found) else {
-        return Err(unknown(path, found, |family| family.gguf.to_owned()));
+    let named = |family: &&Family| family.gguf == Some(found.as_str());
+    let Some((family, name)) = FAMILIES.iter().find(named).and_then(|family| Some((family, family.gguf?)))
+    else {
+        return Err(unknown(path, found, |family| family.gguf.map(str::to_owned)));
     };
-    let settings = Settings::gguf(path, family.gguf, &gguf.metadata);
+    let settings = Settings::gguf(path, name, &gguf.metadata);
     let weights = Weights::new(path, gguf.tensors, None);
     let text = || {
         let text = text::of_gguf(path, &gguf.metadata)?;
@@ -264,13 +276,13 @@ fn family_of_folder(path: &Path, settings: &Settings<'_>) -> Result<&'static Fam
         let model_type = model_type.as_ref().is_none_or(|found| found == family.model_type);
         class && model_type && !found.is_empty()
     };
-    let name = |family: &Family| format!("{} ({})", family.class, family.model_type);
+    let name = |family: &Family| Some(format!("{} ({})", family.class, family.model_type));
     FAMILIES.iter().find(fits).ok_or_else(|| unknown(path, found.clone(), name))
 }
 
 /// The file names a family that is not built.
-fn unknown(path: &Path, found: String, name: impl Fn(&Family) -> String) -> Error {
-    let known = FAMILIES.iter().map(name).collect::<Vec<_>>().join(", ");
+fn unknown(path: &Path, found: String, name: impl Fn(&Family) -> Option<String>) -> Error {
+    let known = FAMILIES.iter().filter_map(name).collect::<Vec<_>>().join(", ");
     Error::UnknownArchitecture { path: path.to_owned(), found, known }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::decoder::{Decoder, Layer};
 use super::load::object;
 use super::pass::Pass;
-use super::source::{AttentionSettings, Naming, Source};
+use super::source::{AttentionSettings, Source, Tokens};
 use super::vision::qwen3_vl::Eyes;
 use super::{Facts, Model, Row, Scratch, Vision};
 use crate::backend::Backend;
@@ -29,28 +29,21 @@ struct Qwen3Vl {
 /// # Errors
 /// Any of [`Error`] about settings and tensors.
 pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dyn Model>, Error> {
-    if source.naming == Naming::Gguf {
-        return Err(settings.unsupported(
-            "general.architecture",
-            "qwen3vl".to_owned(),
-            "a folder of this family",
-        ));
-    }
     let part = |key: &str| settings.section(key)?.ok_or_else(|| settings.wrong(key, "is missing".to_owned()));
     let text_settings = part("text_config")?;
     let tied = settings.has("tie_word_embeddings").then(|| settings.flag_or("tie_word_embeddings", false));
     let config = config::Qwen3Vl::from_json(&text_settings, tied.transpose()?)?;
     let eyes = QwenEyes::from_json(&part("vision_config")?, images(settings)?)?;
     source.root = "model.language_model";
-    for key in ["eos_token_id", "bos_token_id"] {
-        let tokens = text_settings.tokens(key)?;
-        match key {
-            "bos_token_id" => source.tokens.bos = source.tokens.bos.or(tokens.first().copied()),
-            _ => source.tokens.eos.extend(tokens),
-        }
-    }
-    source.tokens.eos.sort_unstable();
-    source.tokens.eos.dedup();
+    let (ends, begins) = (text_settings.tokens("eos_token_id")?, text_settings.tokens("bos_token_id")?);
+    let known = std::mem::replace(&mut source.tokens, Box::new(|| Ok(Tokens::default())));
+    source.tokens = Box::new(move || {
+        let Tokens { bos, mut eos } = known()?;
+        eos.extend(ends);
+        eos.sort_unstable();
+        eos.dedup();
+        Ok(Tokens { bos: bos.or(begins.first().copied()), eos })
+    });
     let shape = &config.text.shape;
     if eyes.out != shape.hidden || eyes.deep.len() > shape.layers {
         let problem = format!("{} values for layers of {}", eyes.out, shape.hidden);

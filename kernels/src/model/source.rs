@@ -28,6 +28,7 @@ pub(super) enum Naming {
 }
 
 /// Tokens that a model's files name.
+#[derive(Default)]
 pub(super) struct Tokens {
     pub bos: Option<u32>,
     /// Ascending.
