@@ -12,6 +12,7 @@
 //!    a group would hold of a model.
 
 pub mod args;
+pub mod builtin;
 mod clock;
 pub mod command;
 pub mod desk;

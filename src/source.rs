@@ -7,12 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use millstream_actors::assemble::Resources;
+use tempfile::TempDir;
+
 use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
+use crate::builtin;
 use crate::simulate::tiny;
-
-/// What a topology file says that names no model of its own.
-pub const BUILTIN: &str = "builtin";
 
 /// Why a source cannot be used at all: the command ends with exit code 2.
 #[derive(Debug)]
@@ -43,6 +43,14 @@ pub struct Source {
     pub plan: Plan,
     /// Folders in which a relative model path is looked for, first match.
     folders: Vec<PathBuf>,
+}
+
+/// Where a model lies. The built-in one lies in a folder that is gone when this is dropped; what is loaded stays.
+#[derive(Debug)]
+pub struct ModelPlace {
+    /// A folder or a file.
+    pub path: PathBuf,
+    _folder: Option<TempDir>,
 }
 
 /// Reads and checks a topology file.
@@ -104,38 +112,43 @@ impl Source {
         }
     }
 
+    /// Whether its model is the one inside the program.
+    pub fn is_builtin(&self) -> bool {
+        self.plan.model == builtin::NAME
+    }
+
     /// Loads the model for the simulator, which brings a tiny one with random weights where the plan says `builtin`.
     ///
     /// # Errors
     /// The model is not there or not understood.
     pub fn load_for_simulation(&self) -> anyhow::Result<Resources> {
-        if self.plan.model == BUILTIN { tiny::load() } else { self.load() }
+        if self.is_builtin() { tiny::load() } else { self.load() }
     }
 
     /// Loads the model and what reads and writes its text.
     ///
     /// # Errors
-    /// The model is not there or not understood; a built-in one does not exist yet.
+    /// The model is not there or not understood.
     pub fn load(&self) -> anyhow::Result<Resources> {
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        Ok(Resources::load_with(&self.model_path()?, self.plan.activations).map_err(unusable)?)
+        Ok(Resources::load_with(&self.model_place()?.path, self.plan.activations).map_err(unusable)?)
     }
 
     /// Where the model lies.
     ///
     /// # Errors
-    /// The model is not there; a built-in one does not exist yet.
-    pub fn model_path(&self) -> Result<PathBuf, Refused> {
-        if self.plan.model == BUILTIN {
-            let why = "the built-in model is not built yet: name a folder or a .gguf file, in the topology or with --model";
-            return Err(Refused::NotBuilt(why.to_owned()));
+    /// The model is not there, or there is no room for the built-in one.
+    pub fn model_place(&self) -> Result<ModelPlace, Refused> {
+        if self.is_builtin() {
+            let folder = builtin::folder().map_err(|error| Refused::Unreadable(format!("millstream: {error:#}")))?;
+            return Ok(ModelPlace { path: folder.path().to_path_buf(), _folder: Some(folder) });
         }
         let model = Path::new(&self.plan.model);
         let mut places: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(model)).collect();
         if let Some(found) = places.iter().find(|place| place.exists()) {
-            return Ok(found.clone());
+            return Ok(ModelPlace { path: found.clone(), _folder: None });
         }
         places.dedup();
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();

@@ -26,7 +26,8 @@ const CHUNK: usize = 256;
 /// `bench MODEL`.
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Done> {
     let source = chosen(args)?;
-    let path = source.model_path()?;
+    let place = source.model_place()?;
+    let path = &place.path;
     let group = source.plan.actors.iter().find_map(ActorPlan::group).context("the plan computes nothing")?;
     let threads = args.threads.unwrap_or(group.threads);
     let activations = match (args.activations, source.plan.activations) {
@@ -35,7 +36,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Done> {
     };
     let before = memory();
     let start = clock::now();
-    let model = load(&path, activations)?;
+    let model = load(path, activations)?;
     let load_s = start.elapsed().as_secs_f64();
     let cases = cases(args, model.facts())?;
     let layout = layout(&source.plan, model.facts().kv_layout(group.block_size as usize));

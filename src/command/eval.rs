@@ -1,12 +1,11 @@
 //! `eval`: the cases of a model through a graph; a table of marks; exit code 1 when one is below what was asked.
 
-use std::path::PathBuf;
-
 use anyhow::Context as _;
 
 use super::Done;
 use super::files::say;
 use crate::args::EvalArgs;
+use crate::builtin;
 use crate::eval::{self, Case, Report, Score};
 use crate::source::{self, Refused, Source};
 
@@ -16,7 +15,7 @@ const CASES: &str = "eval.jsonl";
 /// `eval [MODEL]`.
 pub(super) async fn eval(args: &EvalArgs) -> anyhow::Result<Done> {
     let source = source(args)?;
-    let cases = chosen(args, eval::read(&file(args, &source)?).map_err(unusable)?)?;
+    let cases = chosen(args, read(args, &source)?)?;
     let resources = source.load()?;
     let how = (args.batch as usize, args.max_tokens);
     let report = eval::mark(&source.plan, &resources, &cases, how).await?;
@@ -38,23 +37,22 @@ fn source(args: &EvalArgs) -> Result<Source, Refused> {
     match (&args.topology, model) {
         (Some(file), None) => source::check(file)?.built(),
         (Some(file), Some(model)) => Ok(source::check(file)?.built()?.with_model(model)),
-        (None, model) => source::one_model(model.unwrap_or(source::BUILTIN), args.split),
+        (None, model) => source::one_model(model.unwrap_or(builtin::NAME), args.split),
     }
 }
 
-/// Where the cases are.
-fn file(args: &EvalArgs, source: &Source) -> Result<PathBuf, Refused> {
+/// The cases of the file that was named, or those that come with the model.
+fn read(args: &EvalArgs, source: &Source) -> Result<Vec<(usize, Case)>, Refused> {
     if let Some(file) = &args.cases {
-        return Ok(file.clone());
+        return eval::read(file).map_err(unusable);
     }
-    let beside = source.model_path()?.join(CASES);
+    let place = source.model_place()?;
+    let beside = place.path.join(CASES);
     if beside.is_file() {
-        return Ok(beside);
+        return eval::read(&beside).map_err(unusable);
     }
-    let why = format!(
-        "millstream: this model brings no cases (there is no {}): name a file with --cases",
-        beside.display()
-    );
+    let beside = beside.display();
+    let why = format!("millstream: this model brings no cases (there is no {beside}): name a file with --cases");
     Err(Refused::Unreadable(why))
 }
 

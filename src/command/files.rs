@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::Done;
 use crate::args::{CheckArgs, DiffArgs, FileArgs, GraphArgs, GraphFormat};
-use crate::source::BUILTIN;
 use crate::source::{self, Refused};
 
 /// `check FILE`.
@@ -17,11 +16,6 @@ pub(super) fn check(args: &CheckArgs) -> anyhow::Result<Done> {
         return check_json(checked.map(|source| source.plan));
     }
     let plan = checked?.plan;
-    if plan.model == BUILTIN {
-        tell(
-            "note: model = \"builtin\" is not built yet: `serve` and `chat` want another model here, or --model",
-        );
-    }
     for note in &plan.notes {
         tell(&note.to_string());
     }

@@ -6,8 +6,9 @@ use millstream_actors::request::{ChatMessage, Outcome, Refusal, Reply};
 use millstream_runtime::Exit;
 
 use crate::args::{ChatArgs, ChoiceArgs};
+use crate::builtin;
 use crate::mill::Mill;
-use crate::source::{self, Refused};
+use crate::source;
 
 /// Replies the terminal may lag behind.
 const REPLIES_MAX: usize = 16_384;
@@ -24,10 +25,7 @@ impl Local {
             (Some(file), None) => source::check(file)?.built()?,
             (Some(file), Some(model)) => source::check(file)?.built()?.with_model(model),
             (None, Some(model)) => source::laptop(model)?,
-            (None, None) => {
-                let why = "name a --model (a folder or a .gguf file), a --topology or a --server";
-                return Err(Refused::Unreadable(why.to_owned()).into());
-            }
+            (None, None) => source::laptop(builtin::NAME)?,
         };
         let resources = source.load()?;
         Ok(Self { mill: Mill::start(&source.plan, &resources, REPLIES_MAX).await? })
