@@ -33,18 +33,15 @@ class Drafter(nn.Module):
         a, size = len(n), c.dspark_block_size
         x = model.embed[torch.full((a, size), c.dspark_noise_token_id).index_copy(1, torch.zeros(1, dtype=torch.long), golden[:, None])]
         x = x.reshape(a * size, 1, -1).expand(-1, c.hc_mult, -1).contiguous()
-        pre = torch.zeros(c.hc_mult, a * size)
-        pre[0] = 1
+        pre = torch.zeros(a * size, c.hc_mult)
+        pre[:, 0] = 1
         turn = arch.angles(n[:, None] + torch.arange(size), self.freq)
         before = arch.angles((n[:, None] - torch.arange(rows.shape[1], 0, -1)).clamp(min=0), self.freq)
         seen = F.pad(rows >= 0, (0, size), value=True)[:, None, None, :]
         written = None
         for block in self.blocks:
-            attn, hyper = block.attn, block.hc_attn.weights()
-            if written is None:
-                h, pre, post, comb = arch.Fused.look(x, pre, block.attn_norm, hyper)
-            else:
-                x, h, pre, post, comb = arch.Fused.advance(x, *written, pre, block.attn_norm, hyper)
+            attn = block.attn
+            x, h, pre, post, comb = arch.look(x, written, pre, block.attn_norm, block.hc_attn.weights())
             _, q, own = attn.project(h.view(a, size, -1), turn)
             past = arch.rotate(arch.rms(attn.wkv(context), attn.kv_norm, c.rms_norm_eps)[rows.clamp(min=0)], before)
             keys = torch.cat((arch.quick(past), own), 1)
@@ -52,10 +49,10 @@ class Drafter(nn.Module):
             sink = attn.sink.view(1, 1, -1, 1).expand(a, size, -1, 1)
             p = arch.quick(torch.softmax(torch.cat((s, sink), -1), -1)[..., :-1])
             o = attn.output(torch.einsum("aqhk,akd->aqhd", p, keys), turn).flatten(0, 1)
-            x, h, pre, post, comb = arch.Fused.advance(x, o, post, comb, pre, block.ffn_norm, block.hc_ffn.weights())
+            x, h, pre, post, comb = arch.look(x, (o, post, comb), pre, block.ffn_norm, block.hc_ffn.weights())
             written = block.ffn(h, None), post, comb
-        x = arch.Fused.spread(x, *written)
-        hidden = sum(x[:, i] * pre[i].unsqueeze(-1) for i in range(c.hc_mult))
+        x = arch.Fused.step(x, written, pre, self.norm, c.rms_norm_eps)[0]
+        hidden = (x * pre.unsqueeze(-1)).sum(1)
         base = model.logits(arch.rms(hidden, self.norm, c.rms_norm_eps)).view(a, size, -1)
         return self.sequence(hidden.view(a, size, -1), base, golden, following)
 

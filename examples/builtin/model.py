@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 BAND = 32  # rows of window attention that are computed together
+PART = 32  # an expert's rows are rounded up to a multiple of this
 
 
 @dataclass
@@ -82,90 +83,48 @@ def rotate(x, turn, inverse=False):
 
 
 def sinkhorn(comb, rounds, eps):
-    """comb [m, n, rows], softmaxed over n; exact in value, the gradient flows through the last three rounds.
-
-    Balancing multiplies rows and columns by factors; those of the early rounds have hardly any gradient left.
-    """
-    start = comb
-    early = max(0, rounds - 1 - 3)
-    with torch.no_grad():
-        c = comb / (comb.sum(0, keepdim=True) + eps)
-        for _ in range(early):
-            c = c / (c.sum(1, keepdim=True) + eps)
-            c = c / (c.sum(0, keepdim=True) + eps)
-        factor = c / start
-    c = start * factor
-    for _ in range(rounds - 1 - early):
-        c = c / (c.sum(1, keepdim=True) + eps)
-        c = c / (c.sum(0, keepdim=True) + eps)
-    return c
+    """comb [rows, m, n], softmaxed over n: columns and rows are scaled to one in turn."""
+    comb = comb / (comb.sum(1, keepdim=True) + eps)
+    for _ in range(rounds - 1):
+        comb = comb / (comb.sum(2, keepdim=True) + eps)
+        comb = comb / (comb.sum(1, keepdim=True) + eps)
+    return comb
 
 
-def collapse(x, pre, weight, eps):
-    """Streams x [rows, S, D] weighted by pre [S, rows] into one normalised row."""
-    h = sum(s * w.unsqueeze(-1) for s, w in zip(x.unbind(1), pre.unbind(0)))
-    return quick(rms(h, weight, eps))
+def mixes(z, inv, scale, base, hc_eps, rounds, s):
+    """A hyper-connection's pre [rows, S], post [rows, S], comb [rows, S, S] from its product z [rows, 2 S + S S]."""
+    m = z.float() * inv.unsqueeze(-1)
+    pre = torch.sigmoid(m[:, :s] * scale[0] + base[:s]) + hc_eps
+    post = 2 * torch.sigmoid(m[:, s : 2 * s] * scale[1] + base[s : 2 * s])
+    comb = (m[:, 2 * s :] * scale[2] + base[2 * s :]).view(-1, s, s)
+    return pre, post, sinkhorn(torch.softmax(comb, 2) + hc_eps, rounds, hc_eps)
 
 
-def mixes(x, fn, scale, base, c_eps, hc_eps, rounds):
-    """The hyper-connection's pre [S, rows], post [S, rows], comb [S, S, rows] of streams x [rows, S, D]."""
-    s = x.shape[1]
-    flat = x.flatten(1)
-    m = matmul(fn, flat).float() * torch.rsqrt(flat.square().mean(-1) + c_eps)
-    pre = torch.sigmoid(m[:s] * scale[0] + base[:s, None]) + hc_eps
-    post = 2 * torch.sigmoid(m[s : 2 * s] * scale[1] + base[s : 2 * s, None])
-    comb = (m[2 * s :] * scale[2] + base[2 * s :, None]).view(s, s, -1)
-    return pre, post, sinkhorn(torch.softmax(comb, 1) + hc_eps, rounds, hc_eps)
+def step(x, written, pre, weight, eps):
+    """Writes a result (out, post, comb) to the streams x [rows, S, D], new[n] = post[n] out + sum_m comb[m][n] x[m], and
+    reads them, weighted by pre. Returns the streams, the same for a product, the row read, the streams' inverse size."""
+    if written is not None:
+        out, post, comb = written
+        x = post.unsqueeze(-1) * out.float().unsqueeze(1) + comb.transpose(1, 2) @ x
+    h = quick(rms((x * pre.unsqueeze(-1)).sum(1), weight, eps))
+    return x, quick(x), h, torch.rsqrt(x.flatten(1).square().mean(-1) + eps)
 
 
-def spread(x, out, post, comb):
-    """Writes a sub-layer's result back: new[n] = post[n] out + sum_m comb[m][n] x[m]."""
-    old, out = x.unbind(1), out.float()
-    weights = [row.unbind(0) for row in comb.unbind(0)]
-    new = [
-        sum((old[m] * weights[m][n].unsqueeze(-1) for m in range(len(old))), p.unsqueeze(-1) * out)
-        for n, p in enumerate(post.unbind(0))
-    ]
-    return torch.stack(new, 1)
+def turned(x, heads, weight, turn, scale, eps):
+    """rms (with a weight), rotary (with a turn) and a scale, of x [..., heads * width] as [..., heads, width]."""
+    x = x.unflatten(-1, (heads, -1))
+    x = x.float() if weight is None else rms(x, weight, eps)
+    if turn is not None:
+        x = rotate(x, (turn[0].unsqueeze(-2), turn[1].unsqueeze(-2)))
+    return quick(x * scale)
 
 
-def look(x, pre, weight, hyper):
-    """What a sub-layer reads from the streams, and the mixes that its result will be written with."""
-    return collapse(x, pre, weight, hyper[3]), *mixes(x, *hyper)
-
-
-def advance(x, out, post, comb, pre, weight, hyper):
-    """Writes a result to the streams and reads them for the next sub-layer."""
-    x = spread(x, out, post, comb)
-    return x, *look(x, pre, weight, hyper)
-
-
-def remember(x, kv, q_weight, k_weight, eps):
-    """An engram's value, and how far each stream takes it: as far as stream and key agree."""
+def remember(x, kv, q_weight, k_weight, image, eps):
+    """Adds an engram's value to each stream, as far as the stream agrees with its key."""
     k, v = kv[:, :-1], kv[:, -1].float()
     dot = (rms(x, q_weight, eps) * rms(k, k_weight, eps + 1e-12)).sum(-1) * x.shape[-1] ** -0.5
     gate = torch.sigmoid(dot.sign() * dot.abs().clamp(min=1e-6).sqrt())
-    return gate, v
-
-
-def recall(x, kv, q_weight, k_weight, image, eps):
-    gate, v = remember(x, kv, q_weight, k_weight, eps)
     return x + (gate * (~image).unsqueeze(-1)).unsqueeze(-1) * v.unsqueeze(1)
-
-
-def attention_in(h, wq_a, q_norm, wq_b, wkv, kv_norm, cos, sin, heads, eps):
-    """The latent query, the queries and the window keys of rows h [B, N, D]."""
-    qa = quick(rms(matmul(h, wq_a), q_norm, eps))
-    q = matmul(qa, wq_b).unflatten(-1, (heads, -1))
-    q = rotate(q, (cos.unsqueeze(-2), sin.unsqueeze(-2))) * q.shape[-1] ** -0.5
-    return qa, quick(q), quick(rotate(rms(matmul(h, wkv), kv_norm, eps), (cos, sin)))
-
-
-def attention_out(o, wo_a, wo_b, cos, sin):
-    """Turns o [B, N, heads, d] back and projects it in groups."""
-    o = quick(rotate(o, (cos.unsqueeze(-2), sin.unsqueeze(-2)), inverse=True))
-    parts = o.flatten(2).chunk(len(wo_a), -1)
-    return matmul(torch.cat([matmul(part, w) for part, w in zip(parts, wo_a)], -1), wo_b)
 
 
 def band(t, fill):
@@ -182,29 +141,23 @@ def window_logits(q, k):
     return (rows @ keys.transpose(1, 2)).view(*q.shape[:3], -1), keys
 
 
-def attend_window(q, k, mask, sink):
-    logits, keys = window_logits(q, k)
-    logits = logits.float().masked_fill(~mask.unsqueeze(2), -math.inf)
-    p = softmax_with_sink((logits,), sink)
-    return (p.reshape(len(keys), -1, 2 * BAND) @ keys).view(q.shape)
-
-
-def attend_both(q, k, mask, sink, g, chosen):
+def attend(q, k, mask, sink, g=None, chosen=None):
     """Window keys and chosen compressed keys g [B, G, d] in one softmax."""
-    logits, keys = window_logits(q, k)
-    far = (q.flatten(1, 2) @ g.transpose(1, 2)).view(*q.shape[:3], -1)
-    logits = logits.float().masked_fill(~mask.unsqueeze(2), -math.inf)
-    far = far.float().masked_fill(~chosen.unsqueeze(2), -math.inf)
-    p = softmax_with_sink((logits, far), sink)
-    near, far = p.split((2 * BAND, g.shape[1]), -1)
-    return (near.reshape(len(keys), -1, 2 * BAND) @ keys).view(q.shape) + (far.flatten(1, 2) @ g).view(q.shape)
+    near, keys = window_logits(q, k)
+    far = None if g is None else (q.flatten(1, 2) @ g.transpose(1, 2)).view(*q.shape[:3], -1)
+    near, far = Fused.softmax(near, far, mask, chosen, sink)
+    o = (near.reshape(len(keys), -1, 2 * BAND) @ keys).view(q.shape)
+    return o if g is None else o + (far.flatten(1, 2) @ g).view(q.shape)
 
 
-def softmax_with_sink(parts, sink):
-    """Softmax over all parts and a logit without a value."""
-    b, n, heads, _ = parts[0].shape
-    logits = torch.cat((*parts, sink.view(1, 1, -1, 1).expand(b, n, heads, 1)), -1)
-    return quick(torch.softmax(logits, -1)[..., :-1])
+def softmax(near, far, mask, chosen, sink):
+    """Softmax over [B, N, heads, keys] window logits, compressed ones (or None) and a sink without a value."""
+    b, n, heads, count = near.shape
+    parts = [near.float().masked_fill(~mask.unsqueeze(2), -math.inf)]
+    if far is not None:
+        parts.append(far.float().masked_fill(~chosen.unsqueeze(2), -math.inf))
+    p = torch.softmax(torch.cat((*parts, sink.view(1, 1, -1, 1).expand(b, n, heads, 1)), -1), -1)
+    return quick(p[..., :count]), None if far is None else quick(p[..., count:-1])
 
 
 def weighted(a, g, limit, exact):
@@ -216,19 +169,25 @@ def weighted(a, g, limit, exact):
 
 
 class Fused:
-    """The functions above; `compile` replaces them by fused kernels for training."""
+    """The functions that native.py has as single loops, plain or native."""
 
-    names = "collapse", "spread", "look", "advance", "recall", "attention_in", "attention_out", "attend_window", "attend_both", "weighted"
+    plain = {f.__name__: f for f in (step, mixes, turned, softmax, weighted)}
 
     @classmethod
-    def compile(cls):
-        torch._dynamo.config.cache_size_limit = 64
-        for name in cls.names:
-            setattr(cls, name, staticmethod(torch.compile(getattr(cls, name), dynamic=True)))
+    def use(cls, other):
+        for name, f in (other or cls.plain).items():
+            setattr(cls, name, staticmethod(f))
 
 
-for name in Fused.names:
-    setattr(Fused, name, staticmethod(globals()[name]))
+Fused.use(None)
+
+
+def look(x, written, pre, weight, hyper):
+    """One step between sub-layers: streams, the row read, and the mixes with which its result will be written."""
+    fn, scale, base, eps, hc_eps, rounds = hyper
+    s = x.shape[1]
+    x, same, h, inv = Fused.step(x, written, pre, weight, eps)
+    return x, h, *Fused.mixes(matmul(same.flatten(1), fn), inv, scale, base, hc_eps, rounds, s)
 
 
 class Linear(nn.Module):
@@ -326,17 +285,22 @@ class Experts(nn.Module):
         self.chosen = chosen
         g = s.gather(1, chosen)
         g = g / g.sum(-1, keepdim=True).clamp(min=1e-20) * self.scale
-        count, n = self.gate.shape[0], len(x)
+        count, n, d = self.gate.shape[0], *x.shape
         order = chosen.flatten().argsort(stable=True)
-        sizes = torch.bincount(chosen.flatten(), minlength=count).tolist() + [n]
+        sizes = torch.bincount(chosen.flatten(), minlength=count)
+        room = (sizes + PART - 1) // PART * PART  # a new size of a product costs far more than a few rows of zeros
+        shift = (room.cumsum(0) - room) - (sizes.cumsum(0) - sizes)
+        slot = torch.arange(len(order)) + shift.repeat_interleave(sizes)
+        total, sizes = int(room.sum()), room.tolist() + [n]
         x = quick(x)
-        rows = torch.cat((x.index_select(0, order // self.top), x))
-        g = torch.cat((g.flatten().index_select(0, order), torch.ones(n))).unsqueeze(-1)
-        a = Fused.weighted(Grouped.apply(rows, quick(self.w13), sizes), g, self.limit, self.exact)
+        rows = x.new_zeros(total, d).index_copy(0, slot, x.index_select(0, order // self.top))
+        weight = g.new_zeros(total).index_copy(0, slot, g.flatten().index_select(0, order))
+        weight = torch.cat((weight, torch.ones(n))).unsqueeze(-1)
+        a = Fused.weighted(Grouped.apply(torch.cat((rows, x)), quick(self.w13), sizes), weight, self.limit, self.exact)
         made = Grouped.apply(a, quick(self.w2), sizes)
-        back = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-        routed = made[: len(order)].index_select(0, back).view(n, self.top, -1)
-        return routed.float().sum(1) + made[len(order) :].float()
+        back = torch.empty_like(order).index_copy_(0, order, slot)
+        routed = made.index_select(0, back).view(n, self.top, -1)
+        return routed.float().sum(1) + made[total:].float()
 
 
 class Attention(nn.Module):
@@ -363,8 +327,10 @@ class Attention(nn.Module):
 
     def project(self, h, turn):
         """The latent query, scaled queries and window keys of rows h [B, N, D]."""
-        w = self.wq_a.weight, self.q_norm, self.wq_b.weight, self.wkv.weight, self.kv_norm
-        return Fused.attention_in(h, *w, *turn, self.c.num_attention_heads, self.c.rms_norm_eps)
+        c, eps = self.c, self.c.rms_norm_eps
+        qa = Fused.turned(self.wq_a(h), 1, self.q_norm, None, 1.0, eps).squeeze(-2)
+        q = Fused.turned(self.wq_b(qa), c.num_attention_heads, None, turn, c.head_dim**-0.5, eps)
+        return qa, q, Fused.turned(self.wkv(h), 1, self.kv_norm, turn, 1.0, eps).squeeze(-2)
 
     def compress(self, h, turn):
         """h [B, N, D] to keys and index keys [B, N / ratio, ...]; the index sees no gradient of the text."""
@@ -387,7 +353,10 @@ class Attention(nn.Module):
         return (dots.float() * self.index_weight(h).float().unsqueeze(-1)).sum(2)
 
     def output(self, o, turn):
-        return Fused.attention_out(o, self.wo_a, self.wo_b.weight, *turn)
+        """Turns o [B, N, heads, d] back and projects it in groups."""
+        o = Fused.turned(o.flatten(2), o.shape[2], None, (turn[0], -turn[1]), 1.0, 0.0)
+        parts = o.flatten(2).chunk(len(self.wo_a), -1)
+        return self.wo_b(torch.cat([matmul(part, w) for part, w in zip(parts, self.wo_a)], -1))
 
 
 class Engram(nn.Module):
@@ -405,7 +374,7 @@ class Engram(nn.Module):
     def forward(self, x, rows, image):
         c = self.c
         kv = self.wkv(F.embedding(rows, self.embed).flatten(1)).view(-1, c.hc_mult + 1, c.hidden_size)
-        return Fused.recall(x, kv, self.q_weight, self.k_weight, image, c.rms_norm_eps)
+        return remember(x, kv, self.q_weight, self.k_weight, image, c.rms_norm_eps)
 
 
 class Block(nn.Module):
@@ -517,34 +486,28 @@ class Model(nn.Module):
         rows = self.rows_of(batch)
         b, n, d = rows.shape
         x = rows.reshape(b * n, 1, d).expand(-1, c.hc_mult, -1).contiguous()
-        pre = torch.zeros(c.hc_mult, b * n)
-        pre[0] = 1
+        pre = torch.zeros(b * n, c.hc_mult)
+        pre[:, 0] = 1
         sight = Sight(c, self, batch)
         image, any_image = batch["image"].flatten(), batch.get("images") is not None
         features, written = [], None
         for l, block in enumerate(self.layers):
-            hyper = block.hc_attn.weights()
-            if written is not None and block.engram is None:
-                x, h, pre, post, comb = Fused.advance(x, *written, pre, block.attn_norm, hyper)
-            else:
-                x = x if written is None else Fused.spread(x, *written)
-                if block.engram is not None:
-                    x = block.engram(x, batch["engram"][c.engram_layer_ids.index(l)].flatten(0, 1), image)
-                h, pre, post, comb = Fused.look(x, pre, block.attn_norm, hyper)
+            if block.engram is not None:
+                x = Fused.step(x, written, pre, block.attn_norm, c.rms_norm_eps)[0]
+                x, written = block.engram(x, batch["engram"][c.engram_layer_ids.index(l)].flatten(0, 1), image), None
+            x, h, pre, post, comb = look(x, written, pre, block.attn_norm, block.hc_attn.weights())
             if l == c.first_decoder:
                 sight.enter_decoder(block, h.view(b, n, d))
                 if sight.tail is not None:
                     keep = sight.tail_rows
-                    x, h, image = x[keep], h[keep], image[keep]
-                    pre, post, comb = pre[:, keep], post[:, keep], comb[:, :, keep]
+                    x, h, image, pre, post, comb = (t[keep] for t in (x, h, image, pre, post, comb))
                     features = [f[keep] for f in features]
             if self.keep_features and l in c.dspark_target_layer_ids:
                 features.append(x.mean(1))
-            a = sight.attend(block, l, h)
-            x, h, pre, post, comb = Fused.advance(x, a, post, comb, pre, block.ffn_norm, block.hc_ffn.weights())
+            written = sight.attend(block, l, h), post, comb
+            x, h, pre, post, comb = look(x, written, pre, block.ffn_norm, block.hc_ffn.weights())
             written = block.ffn(h, image if any_image else None), post, comb
-        x = Fused.spread(x, *written)
-        return Fused.collapse(x, pre, self.norm, c.rms_norm_eps), features, sight.index_loss()
+        return Fused.step(x, written, pre, self.norm, c.rms_norm_eps)[2], features, sight.index_loss()
 
     def logits(self, hidden):
         return matmul(hidden, self.head).float()
@@ -665,20 +628,18 @@ class Sight:
         mask = self.window_mask.flatten(1, 2)
         qa, q, k = attn.project(h, turn)
         if not attn.ratio:
-            return attn.output(Fused.attend_window(q, k, mask, attn.sink), turn).flatten(0, 1)
+            return attn.output(attend(q, k, mask, attn.sink), turn).flatten(0, 1)
         if attn.compressor is not None and layer != c.first_decoder:
             self.publish(attn, h)
             self.see_groups(attn.ratio)
         self.select(block, layer, h, qa)
         if self.scores is not None:
             self.watch(q, k, mask, attn.sink)
-        return attn.output(Fused.attend_both(q, k, mask, attn.sink, self.g, self.chosen), turn).flatten(0, 1)
+        return attn.output(attend(q, k, mask, attn.sink, self.g, self.chosen), turn).flatten(0, 1)
 
     @torch.no_grad()
     def watch(self, q, k, mask, sink):
         """Adds the attention that a layer would give if it saw every key."""
-        logits, _ = window_logits(q, k)
+        near, _ = window_logits(q, k)
         far = (q.flatten(1, 2) @ self.g.transpose(1, 2)).view(*q.shape[:3], -1)
-        logits = logits.float().masked_fill(~mask.unsqueeze(2), -math.inf)
-        far = far.float().masked_fill(~self.group_mask.unsqueeze(2), -math.inf)
-        self.target = self.target + softmax_with_sink((logits, far), sink)[..., 2 * BAND :].float().sum(2)
+        self.target = self.target + Fused.softmax(near, far, mask, self.group_mask, sink)[1].float().sum(2)
