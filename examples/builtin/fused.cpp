@@ -343,4 +343,54 @@ void gated_backward(int64_t rows, int inner, const bf16* a, const float* weight,
         gweight[t] = sum;
     }
 }
+
+// An engram's keys and value kv [rows, S + 1, D] to streams x: y[i] = x[i] + gate[i] v, gate[i] = sigmoid(signed root of the
+// product of both normalised). live [rows] is 0 where nothing is added.
+static inline float inverse_size(const float* v, float eps) {
+    float sum = 0;
+    for (int d = 0; d < D; d++) sum += v[d] * v[d];
+    return 1.0f / sqrtf(sum / D + eps);
+}
+
+void recall_forward(int64_t rows, const float* x, const bf16* kv, const float* qw, const float* kw, const float* live, float eps, float* y) {
+    for (int64_t t = 0; t < rows; t++) {
+        float k[(S + 1) * D];
+        for (int i = 0; i < (S + 1) * D; i++) k[i] = wide(kv[t * (S + 1) * D + i]);
+        for (int i = 0; i < S; i++) {
+            const float* a = x + (t * S + i) * D;
+            float dot = 0, r = inverse_size(a, eps) * inverse_size(k + i * D, eps + 1e-12f);
+            for (int d = 0; d < D; d++) dot += a[d] * qw[i * D + d] * k[i * D + d] * kw[i * D + d];
+            dot *= r / sqrtf(D);
+            float size = sqrtf(fmaxf(fabsf(dot), 1e-6f)), gate = live[t] * sigmoid(dot < 0 ? -size : dot > 0 ? size : 0);
+            for (int d = 0; d < D; d++) y[(t * S + i) * D + d] = a[d] + gate * k[S * D + d];
+        }
+    }
+}
+
+void recall_backward(int64_t rows, const float* x, const bf16* kv, const float* qw, const float* kw, const float* live, float eps, const float* gy,
+                     float* gx, bf16* gkv, float* gqw, float* gkw) {
+    for (int64_t t = 0; t < rows; t++) {
+        float k[(S + 1) * D], gv[D];
+        for (int i = 0; i < (S + 1) * D; i++) k[i] = wide(kv[t * (S + 1) * D + i]);
+        for (int d = 0; d < D; d++) gv[d] = 0;
+        for (int i = 0; i < S; i++) {
+            const float *a = x + (t * S + i) * D, *b = k + i * D, *q = qw + i * D, *w = kw + i * D, *g = gy + (t * S + i) * D;
+            float ra = inverse_size(a, eps), rb = inverse_size(b, eps + 1e-12f), dot = 0, along = 0;
+            for (int d = 0; d < D; d++) dot += a[d] * q[d] * b[d] * w[d], along += g[d] * k[S * D + d];
+            dot *= ra * rb / sqrtf(D);
+            float size = sqrtf(fmaxf(fabsf(dot), 1e-6f)), gate = sigmoid(dot < 0 ? -size : dot > 0 ? size : 0);
+            float e = fabsf(dot) > 1e-6f ? live[t] * along * gate * (1 - gate) * 0.5f / size : 0;
+            float s = e * ra * rb / sqrtf(D), back = e * dot / D;  // e * dot is each side's product with its own gradient
+            for (int d = 0; d < D; d++) {
+                float both = s * a[d] * b[d];
+                gqw[i * D + d] += both * w[d];
+                gkw[i * D + d] += both * q[d];
+                gx[(t * S + i) * D + d] = g[d] + s * q[d] * b[d] * w[d] - back * ra * ra * a[d];
+                gkv[(t * (S + 1) + i) * D + d] = narrow(s * q[d] * a[d] * w[d] - back * rb * rb * b[d]);
+                gv[d] += live[t] * gate * g[d];
+            }
+        }
+        for (int d = 0; d < D; d++) gkv[(t * (S + 1) + S) * D + d] = narrow(gv[d]);
+    }
+}
 }

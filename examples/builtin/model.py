@@ -171,7 +171,7 @@ def weighted(a, g, limit, exact):
 class Fused:
     """The functions that native.py has as single loops, plain or native."""
 
-    plain = {f.__name__: f for f in (step, mixes, turned, softmax, weighted)}
+    plain = {f.__name__: f for f in (step, mixes, turned, softmax, weighted, remember)}
 
     @classmethod
     def use(cls, other):
@@ -374,7 +374,7 @@ class Engram(nn.Module):
     def forward(self, x, rows, image):
         c = self.c
         kv = self.wkv(F.embedding(rows, self.embed).flatten(1)).view(-1, c.hc_mult + 1, c.hidden_size)
-        return remember(x, kv, self.q_weight, self.k_weight, image, c.rms_norm_eps)
+        return Fused.remember(x, kv, self.q_weight, self.k_weight, image, c.rms_norm_eps)
 
 
 class Block(nn.Module):

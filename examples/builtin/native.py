@@ -154,6 +154,23 @@ class Gated(Function):
         return ga, gg
 
 
+class Recall(Function):
+    @staticmethod
+    def forward(ctx, x, kv, q_weight, k_weight, live, eps):
+        x, kv, y = x.contiguous(), kv.contiguous(), torch.empty_like(x)
+        call("recall_forward", rows_of(len(x)), x, kv, q_weight, k_weight, live, float(eps), y)
+        ctx.save_for_backward(x, kv, q_weight, k_weight, live)
+        ctx.eps = eps
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        x, kv, q_weight, k_weight, live = ctx.saved_tensors
+        gx, gkv, gq, gk = torch.empty_like(x), torch.empty_like(kv), torch.zeros_like(q_weight), torch.zeros_like(k_weight)
+        call("recall_backward", rows_of(len(x)), x, kv, q_weight, k_weight, live, float(ctx.eps), gy.contiguous(), gx, gkv, gq, gk)
+        return gx, gkv, gq, gk, None, None
+
+
 def step(x, written, pre, weight, eps):
     out, post, comb = written or (None, None, None)
     return Step.apply(x, None if out is None else out.float(), post, comb, pre, weight, eps)
@@ -176,4 +193,8 @@ def weighted(a, g, limit, exact):
     return Gated.apply(a, g)
 
 
-LOOPS = {f.__name__: f for f in (step, mixes, softmax, turned, weighted)}
+def remember(x, kv, q_weight, k_weight, image, eps):
+    return Recall.apply(x, kv, q_weight, k_weight, (~image).float(), eps)
+
+
+LOOPS = {f.__name__: f for f in (step, mixes, softmax, turned, weighted, remember)}

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import torch
+import torch.distributed as dist
 
 
 def orthogonal(g):
@@ -14,7 +15,21 @@ def orthogonal(g):
     for _ in range(5):
         a = x @ x.transpose(-1, -2)
         x = 3.4445 * x + (-4.7750 * a + 2.0315 * (a @ a)) @ x
-    return (x.transpose(-1, -2) if flip else x).float()
+    return x.transpose(-1, -2) if flip else x
+
+
+def shared_orthogonal(g):
+    """The same, each process doing its part of the batch."""
+    if not dist.is_initialized() or len(g) < 2 * dist.get_world_size():
+        return orthogonal(g).float()
+    count = dist.get_world_size()
+    part = -(-len(g) // count)
+    mine = orthogonal(g[dist.get_rank() * part :][:part]).contiguous()
+    if len(mine) < part:
+        mine = torch.cat((mine, mine.new_zeros(part - len(mine), *g.shape[1:])))
+    all_parts = [torch.empty_like(mine).view(torch.uint8) for _ in range(count)]
+    dist.all_gather(all_parts, mine.view(torch.uint8))
+    return torch.cat([p.view(torch.bfloat16) for p in all_parts])[: len(g)].float()
 
 
 class Optimiser:
@@ -46,7 +61,7 @@ class Optimiser:
             if not live:
                 continue
             ahead = torch.cat([p.grad.lerp(m, beta).reshape(-1, *shape) for p, m in live])
-            turn = orthogonal(ahead).split([p.numel() // (shape[0] * shape[1]) for p, _ in live])
+            turn = shared_orthogonal(ahead).split([p.numel() // (shape[0] * shape[1]) for p, _ in live])
             for (p, _), t in zip(live, turn):
                 p.add_(t.view_as(p), alpha=-self.muon_rate * scale * max(1, shape[0] / shape[1]) ** 0.5)
         self.clear()

@@ -47,7 +47,7 @@ def forced(model, layouts):
 
 
 @torch.no_grad()
-def generate(model, speaker, hashes, talks, truncate=False, most=80):
+def generate(model, speaker, hashes, talks, truncate=False, most=64):
     """Greedy answers, text behind the reasoning."""
     c = model.c
     begun = [speaker.prompt(t) for t in talks]
@@ -83,7 +83,7 @@ def mark(model, speaker, hashes, talks, truncate=False, hit=False, thorough=True
         layouts.append(lay(speaker, hashes, model.c, ids, said, first, t, truncate, at if at > window else 0))
     right, loss = forced(model, layouts)
     if thorough and not hit:
-        wrong = [i for i, ok in enumerate(right) if not ok]
+        wrong = [i for i, ok in enumerate(right) if not ok and len(layouts[i]) < 256]  # longer ones stay as they are
         for i, answer in zip(wrong, generate(model, speaker, hashes, [talks[i] for i in wrong], truncate)):
             right[i] = answer == talks[i].turns[0].answer
     table = defaultdict(lambda: [0, 0, 0.0])
