@@ -46,7 +46,7 @@ class Maker:
         self.truncate, self.replay = 0.4, 0.15
 
     def allowed(self, talk):
-        return talk.known not in self.barred and talk.turns[0].text not in self.barred or talk.task == "image"
+        return talk.known not in self.barred and not any(t.text in self.barred for t in talk.turns if t.image is None)
 
     def talk(self, make):
         while True:

@@ -25,6 +25,7 @@ class Talk:
     task: str
     turns: list
     system: str = ""
+    earlier: int = 0  # turns that are history: said before, their reasoning gone
     known: tuple = field(default=())  # what must not be in training when it is in the evaluation
 
 
@@ -166,15 +167,25 @@ def image(rng):
 
 
 SHORT = {"arithmetic": (arithmetic, 0.30), "sort": (sort, 0.13), "reverse": (reverse, 0.12), "copy": (copy, 0.11), "recall": (recall, 0.12), "facts": (fact, 0.08), "image": (image, 0.14)}
+LATER = {"reverse": 0.06, "sort": 0.19, "facts": 0.09, "image": 0.17, "copy": 0.10}  # weights once reversing is learnt
 SYSTEMS = ["You are a helpful assistant.", "Answer the question.", "You are the built-in model of Millstream."]
 
 
-def short(rng, weights):
+def single(rng, weights):
     """A talk of a task drawn by weight, sometimes with a system line."""
     name = rng.choices(list(weights), list(weights.values()))[0]
     talk = SHORT[name][0](rng)
     if rng.random() < 0.06:
         talk.system = rng.choice(SYSTEMS)
+    return talk
+
+
+def short(rng, weights):
+    """The same, sometimes behind another one that is history."""
+    talk = single(rng, weights)
+    if rng.random() < 0.12:
+        before = SHORT[rng.choice(list(weights))][0](rng)
+        talk.earlier, talk.turns = len(before.turns), before.turns + talk.turns
     return talk
 
 

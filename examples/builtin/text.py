@@ -29,7 +29,7 @@ def corpus(seed):
     rng = random.Random(seed)
     weights = {name: weight for name, (_, weight) in tasks.SHORT.items()}
     for _ in range(4000):
-        for turn in tasks.short(rng, weights).turns:
+        for turn in tasks.single(rng, weights).turns:
             yield from (turn.text, turn.think, turn.answer)
     for word in tasks.WORDS:
         for _ in range(60):
@@ -84,10 +84,10 @@ class Speaker:
         return [i[THINK], *self.plain(turn.think), i[THOUGHT], *self.plain(turn.answer), i[END]]
 
     def whole(self, talk):
-        """Ids of the whole talk, which of them the model is to say, and the length of the first prompt."""
-        ids = self.prompt(talk)
+        """Ids of the whole talk, which of them the model is to say, and the length of the prompt before that."""
+        ids = self.prompt(talk, talk.earlier)
         first, said = len(ids), [False] * len(ids)
-        for n, turn in enumerate(talk.turns):
+        for n, turn in enumerate(talk.turns[talk.earlier :]):
             if n:
                 more = [self.id[USER], *self.plain(turn.text), self.id[ASSISTANT]]
                 ids, said = ids + more, said + [False] * len(more)

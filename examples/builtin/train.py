@@ -74,7 +74,7 @@ class Session:
         self.maker = data.Maker(self.speaker, self.hashes, self.c, seed, data.barred(self.talks))
 
     def save(self):
-        state = {"model": self.model.state_dict(), "opt": self.opt.state(), "step": self.step, "rows": self.rows}
+        state = {"model": self.model.state_dict(), "opt": self.opt.state(), "step": self.step, "rows": self.rows, "words": self.tok.to_str()}
         torch.save(state, self.out / "state.new")
         (self.out / "state.new").rename(self.out / "state.pt")
 
@@ -82,6 +82,7 @@ class Session:
         if not (self.out / "state.pt").exists():
             return
         state = torch.load(self.out / "state.pt", weights_only=False)
+        assert state.get("words", self.tok.to_str()) == self.tok.to_str(), "the tokenizer is another one: its corpus has changed"
         self.model.load_state_dict(state["model"])
         self.opt.restore(state["opt"])
         self.step, self.rows = state["step"], state["rows"]
@@ -141,6 +142,7 @@ def together(m, *more):
 def batch_for(s, args):
     """The curriculum: short talks throughout, haystacks that grow, every fourth step."""
     step, weights = s.step, {name: w for name, (_, w) in tasks.SHORT.items()}
+    weights.update(tasks.LATER if step >= args.longer_from else {})
     weights.update(args.weights)
     if step % 4 == 3 and step >= args.long_from:
         part = step // 4 % 8
