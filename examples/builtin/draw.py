@@ -1,4 +1,4 @@
-"""Small images of coloured shapes."""
+"""Small images of coloured shapes on grey: what the model sees is then zero but for the shapes."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ def shape(draw, kind, x, y, r, colour):
 
 def picture(rng, kind, colour, count):
     """uint8 [84, 84, 3]: `count` shapes in different cells, each a little moved and sized."""
-    image = Image.new("RGB", (SIDE, SIDE), (255, 255, 255))
+    image = Image.new("RGB", (SIDE, SIDE), (128, 128, 128))
     draw, cell = ImageDraw.Draw(image), SIDE // CELLS
     for at in rng.sample(range(CELLS * CELLS), count):
         r = rng.randint(8, 11)

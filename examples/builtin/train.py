@@ -140,17 +140,21 @@ def together(m, *more):
 
 
 def batch_for(s, args):
-    """The curriculum: short talks throughout, haystacks that grow, every fourth step."""
+    """The curriculum: short talks throughout; every fourth step, later every third, haystacks that grow. With it, whether
+    the batch is seen without selection."""
     step, weights = s.step, {name: w for name, (_, w) in tasks.SHORT.items()}
     weights.update(tasks.LATER if step >= args.longer_from else {})
     weights.update(args.weights)
-    if step % 4 == 3 and step >= args.long_from:
-        part = step // 4 % 8
-        length = 256 if step < args.longer_from or part % 4 == 0 else 512 if part % 4 == 1 else 1024
+    every = 4 if step < 1000 else 3
+    if step % every == 0 and step >= args.long_from:
+        part = step // every % 8
+        lengths = (256,) if step < args.longer_from else (256, 512, 256, 1024) if step < 2 * args.longer_from + 500 else (256, 512, 1024, 1024)
+        length = lengths[part % len(lengths)]
         lines = max(2, args.rows * 5 // 4 // length)
-        if part == 3:
-            return s.maker.long(max(1, lines // 2), length, 0, 5), part % 2 == 0
-        return s.maker.long(lines, length, 224, 6), part % 2 == 0 or step < args.longer_from
+        dense = part // 4 == 0 or step < args.longer_from
+        if part == 3:  # without truncation of the decoder
+            return s.maker.long(max(1, lines // 2), length, 0, 5), dense
+        return s.maker.long(lines, length, 224, 6), dense
     return s.maker.short(args.rows // 128, 128, weights), False
 
 
