@@ -10,6 +10,7 @@ at work where threads of one process would wait for each other. `control.json` i
 import argparse
 import json
 import os
+import random
 import pathlib
 import sys
 import time
@@ -18,6 +19,7 @@ KEEP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179
 if any(os.environ.get(k) != v for k, v in KEEP.items()):  # memory that is given back and fetched again costs a quarter of the time
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP})
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -25,6 +27,7 @@ import torch.nn.functional as F
 
 import checkpoint
 import data
+import draw
 import hashing
 import model as arch
 import native
@@ -49,6 +52,33 @@ def optimiser(m, muon=0.02):
     return optim.Optimiser(list(m.named_parameters()), muon, rates)
 
 
+class Looking:
+    """A second lesson for the eye, cheap and direct: colour, shape and count read off the mean of an image's rows."""
+
+    def __init__(self, d, seed):
+        self.rng = random.Random(seed)
+        self.kinds = list(draw.COLOURS), draw.SHAPES, range(1, draw.MOST + 1)
+        self.reader = torch.nn.Linear(d, sum(map(len, self.kinds)))
+        self.opt = torch.optim.Adam(self.reader.parameters(), 3e-3)
+        self.right, self.seen = [0.0, 0.0, 0.0], 0
+
+    def loss(self, vision, count):
+        drawn = [[self.rng.randrange(len(k)) for k in self.kinds] for _ in range(count)]
+        images = [draw.picture(self.rng, draw.SHAPES[s], self.kinds[0][c], n + 1) for c, s, n in drawn]
+        rows = vision(torch.from_numpy(np.stack(images)))[:, [1, 2, 4, 5]].mean(1)  # behind the start; a newline between
+        self.seen += 1
+        if self.seen <= 60:  # a reader that cannot read yet would teach the eye nonsense
+            rows = rows.detach()
+        parts = self.reader(rows).split([len(k) for k in self.kinds], -1)
+        want = torch.tensor(drawn).T
+        self.right = [0.95 * r + 0.05 * (p.argmax(-1) == w).float().mean().item() for r, p, w in zip(self.right, parts, want)]
+        return sum(F.cross_entropy(p, w) for p, w in zip(parts, want))
+
+    def step(self):
+        self.opt.step()
+        self.opt.zero_grad(set_to_none=True)
+
+
 class Session:
     """Everything a run needs, and its checkpoint."""
 
@@ -71,6 +101,7 @@ class Session:
     def make_data(self):
         """Batches follow from the seed, the process and the step at which it began."""
         seed = f"{self.seed} {self.rank} {self.step}"
+        self.looking = Looking(self.c.hidden_size, seed)
         self.maker = data.Maker(self.speaker, self.hashes, self.c, seed, data.barred(self.talks))
 
     def save(self):
@@ -148,13 +179,13 @@ def batch_for(s, args):
     every = 4 if step < 1000 else 3
     if step % every == 0 and step >= args.long_from:
         part = step // every % 8
-        lengths = (256,) if step < args.longer_from else (256, 512, 256, 1024) if step < 2 * args.longer_from + 500 else (256, 512, 1024, 1024)
+        lengths = (256,) if step < args.longer_from else (256, 512, 256, 1152) if step < 2 * args.longer_from else (256, 512, 1152, 1152)
         length = lengths[part % len(lengths)]
         lines = max(2, args.rows * 5 // 4 // length)
         dense = part // 4 == 0 or step < args.longer_from
         if part == 3:  # without truncation of the decoder
-            return s.maker.long(max(1, lines // 2), length, 0, 5), dense
-        return s.maker.long(lines, length, 224, 6), dense
+            return s.maker.long(max(1, lines // 2), length, 0, 8), dense
+        return s.maker.long(lines, length, *((352, 12) if length > 512 else (224, 6))), dense
     return s.maker.short(args.rows // 128, 128, weights), False
 
 
@@ -167,7 +198,11 @@ def learn(s, batch, dense, scale, args):
     picked = torch.cat((picked, picked.new_zeros(-len(picked) % 64)))  # rows without a target; sizes that come again
     logits = m.logits(hidden.index_select(0, picked))
     loss = F.cross_entropy(logits, target[picked], ignore_index=-1)
-    (loss + args.index * index).backward()
+    total = loss + args.index * index
+    if batch["pos"].shape[1] == 128 and args.looks:
+        total = total + s.looking.loss(m.vision, args.looks)
+    total.backward()
+    s.looking.step()
     load, cost = together(m, loads(m, batch), torch.stack((loss.detach(), index.detach())))
     norm = torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
     if torch.isfinite(norm):
@@ -205,9 +240,10 @@ def arguments():
     args.add_argument("--long-from", type=int, default=150)
     args.add_argument("--longer-from", type=int, default=600)
     args.add_argument("--index", type=float, default=0.3, help="weight of the index's loss")
+    args.add_argument("--looks", type=int, default=24, help="images a step, in each process, for the eye's own lesson")
     args.add_argument("--processes", type=int, default=2)
     args.add_argument("--plain", action="store_true", help="without fused.cpp")
-    args.add_argument("--save-every", type=float, default=300)
+    args.add_argument("--save-every", type=float, default=180)
     return args.parse_args()
 
 
@@ -260,7 +296,7 @@ def run(rank, args):
         args.steps = int(agree(args.steps))
         if lead:
             wall, work = time.time() - at[0], time.process_time() - at[1]
-            print(f"{time.strftime('%H:%M:%S')} step {s.step} rows {s.rows} {(s.rows - at[2]) / wall:.0f}/s, at work {work / wall:.2f}", " ".join(f"{k}: {sum(v)/len(v):.4f}" for k, v in sorted(recent.items())), flush=True)
+            print(f"{time.strftime('%H:%M:%S')} step {s.step} rows {s.rows} {(s.rows - at[2]) / wall:.0f}/s, at work {work / wall:.2f}", " ".join(f"{k}: {sum(v)/len(v):.4f}" for k, v in sorted(recent.items())), " ".join(f"{r:.2f}" for r in s.looking.right), flush=True)
         recent, at = {}, (time.time(), time.process_time(), s.rows)
         if agree(time.time() - saved > args.save_every):
             if lead:
