@@ -119,7 +119,7 @@ def haystack(rng, lines, keys, asked):
     """`lines` lines of which `keys` name a key; `asked` questions, a turn each."""
     names = rng.sample(WORDS, min(keys, len(WORDS)))
     key = {n: f"{rng.randint(0, 9999):04}" for n in names}
-    text = [f"The key of {n} is {key[n]}." for n in names]
+    text = [f"The key is {n}{key[n]}." for n in names]
     while len(text) < lines:
         text.append(rng.choice(FILLERS).format(rng.choice(WORDS), rng.choice(WORDS)))
     rng.shuffle(text)
@@ -127,7 +127,7 @@ def haystack(rng, lines, keys, asked):
     for i, n in enumerate(rng.sample(names, min(asked, len(names)))):
         question = rng.choice(RECALLS).format(n)
         lead = "\n".join(text) + "\n" if i == 0 else ""
-        turns.append(Turn(lead + question, f"The key of {n} is {key[n]}.", key[n]))
+        turns.append(Turn(lead + question, f" {n}{key[n]}", key[n]))
     return Talk("recall", turns)
 
 

@@ -185,7 +185,7 @@ def batch_for(s, args):
         dense = part // 4 == 0 or step < args.longer_from
         if part == 3:  # without truncation of the decoder
             return s.maker.long(max(1, lines // 2), length, 0, 8), dense
-        return s.maker.long(lines, length, *((352, 12) if length > 512 else (224, 6))), dense
+        return s.maker.long(lines, length, *((352, 16) if length > 512 else (224, 10))), dense
     return s.maker.short(args.rows // 128, 128, weights), False
 
 
