@@ -51,7 +51,7 @@ fn a_tensor_that_is_not_as_it_should_be_is_named() {
     };
     let expert = "layers.39.ffn.experts.383.w2.scale";
     refused(expert, &|tensor| tensor.2[0] -= 1, "w2.scale\" is F8_E8M0 [5119, 72], needed: [5120, 72]");
-    refused(expert, &|tensor| tensor.1 = "I64", "w2.scale\"");
+    refused(expert, &|tensor| tensor.1 = "BOOL", "w2.scale\"");
     refused(expert, &|tensor| tensor.0.push('d'), "no tensor \"layers.39.ffn.experts.383.w2");
     let table = "layers.14.engram.embed.weight";
     refused(table, &|tensor| tensor.2[0] -= 1, "is F8E4M3 [384016681, 256], needed: [384016682, 256]");
