@@ -22,7 +22,7 @@ def config(tok):
         "topk_method": "noaux_tc", "norm_topk_prob": True, "routed_scaling_factor": 1.5, "sliding_window": 32,
         "compress_ratios": [0, 0, 2, 1, 1, 1, 0, 0, 0], "compress_rope_theta": 160000,
         "kv_source_layer_ids": [2, 3], "index_source_layer_ids": [2, 3, 5], "index_n_heads": 4, "index_head_dim": 32,
-        "index_topk": 64, "candidate_source_layer_id": 3, "candidate_topk_blocks": 32, "candidate_block_size": 8,
+        "index_topk": 128, "candidate_source_layer_id": 3, "candidate_topk_blocks": 64, "candidate_block_size": 8,
         "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-06,
         "engram_layer_ids": [1, 2], "engram_num_embeddings": [], "engram_max_ngram_size": 4, "engram_vocab_size": 499,
         "engram_n_heads": 2, "engram_head_dim": 16, "engram_pad_token_id": 2, "engram_compressed_vocab_size": count,
