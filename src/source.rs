@@ -142,7 +142,8 @@ impl Source {
     /// The model is not there, or there is no room for the built-in one.
     pub fn model_place(&self) -> Result<ModelPlace, Refused> {
         if self.is_builtin() {
-            let folder = builtin::folder().map_err(|error| Refused::Unreadable(format!("millstream: {error:#}")))?;
+            let folder =
+                builtin::folder().map_err(|error| Refused::Unreadable(format!("millstream: {error:#}")))?;
             return Ok(ModelPlace { path: folder.path().to_path_buf(), _folder: Some(folder) });
         }
         let model = Path::new(&self.plan.model);

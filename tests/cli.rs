@@ -157,6 +157,33 @@ fn the_oracle_agrees_however_the_graph_is_cut() {
 }
 
 #[test]
+fn the_model_inside_the_program_answers_and_is_marked() {
+    let said = run(&["chat", "What is 37 + 45?"]);
+    assert_eq!(code(&said), 0, "{}", err(&said));
+    assert!(out(&said).trim_end().ends_with("</think>82"), "{}", out(&said));
+    let marked = run(&["eval", "--task", "arithmetic", "--task", "image", "--at-least", "0.9", "--json"]);
+    assert_eq!(code(&marked), 0, "{}{}", out(&marked), err(&marked));
+    let report: serde_json::Value = serde_json::from_str(&out(&marked)).unwrap();
+    assert_eq!(report["scores"]["arithmetic"]["of"], 100);
+    assert!(report["scores"]["sort"].is_null());
+    assert_eq!(code(&run(&["eval", "--task", "arithmetic", "--at-least", "1"])), 1);
+}
+
+#[test]
+fn cases_that_cannot_be_marked_are_refused() {
+    for (args, part) in [
+        (&["eval", "--task", "singing"][..], "no task \"singing\"; the cases have arithmetic, copy"),
+        (&["eval", "kernels/tests/oracle/tiny-llama"], "eval.jsonl): name a file with --cases"),
+        (&["eval", "--cases", "README.md"], "README.md:1: not a case"),
+        (&["eval", "--at-least", "90"], "must be a number from 0 to 1"),
+    ] {
+        let refused = run(args);
+        assert_eq!(code(&refused), 2, "{args:?}: {}", err(&refused));
+        assert!(err(&refused).contains(part), "{args:?}: {}", err(&refused));
+    }
+}
+
+#[test]
 fn a_chat_is_answered_once_or_line_by_line() {
     let model = "kernels/tests/oracle/tiny-llama";
     let args = ["chat", "--model", model, "--temperature", "0", "--max-tokens", "8"];

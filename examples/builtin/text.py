@@ -49,7 +49,10 @@ def train(seed):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tok.train_from_iterator(corpus(seed), trainer)
-    tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in last])
+    # A reasoning section is shown to readers, so its ends are text.
+    for token in last:
+        add = tok.add_tokens if token in (THINK, THOUGHT) else tok.add_special_tokens
+        add([AddedToken(token, normalized=False)])
     return tok
 
 

@@ -52,7 +52,8 @@ fn read(args: &EvalArgs, source: &Source) -> Result<Vec<(usize, Case)>, Refused>
         return eval::read(&beside).map_err(unusable);
     }
     let beside = beside.display();
-    let why = format!("millstream: this model brings no cases (there is no {beside}): name a file with --cases");
+    let why =
+        format!("millstream: this model brings no cases (there is no {beside}): name a file with --cases");
     Err(Refused::Unreadable(why))
 }
 
