@@ -15,8 +15,8 @@ pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
     Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
-    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, TextFiles, Vision, Want, load,
-    load_beside, load_with,
+    ImagePlan, Loaded, Loading, Local, Model, Pixels, Row, Scratch, Span, StateFacts, TextFiles, Vision,
+    Want, Windows, load, load_beside, load_with,
 };
 pub use weights::Mapped;
 
@@ -35,7 +35,7 @@ pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
 pub use hyper::{Mixes, Mixing, Recall};
-pub use kv::{KvFormat, KvLayout, KvMemory, Widened};
+pub use kv::{KvFormat, KvLayout, KvMemory, Rings, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeAxes, RopeTable, Whole};
 pub use reference::ReferenceBackend;
 pub use select::{Select, Stage};
