@@ -98,7 +98,7 @@ impl Tower {
     /// Attention of a block.
     fn attend(&self, block: &Block, y: &[f32], places: &[[u32; 3]], backend: &mut dyn Backend) -> Vec<f32> {
         let (count, heads) = (places.len(), self.heads);
-        let [mut q, mut k, mut v] =
+        let [mut q, mut k, v] =
             [&block.query, &block.key, &block.value].map(|linear| linear.apply(y, count, backend));
         backend.rope_axes(&mut q, heads, places, &self.rope);
         backend.rope_axes(&mut k, heads, places, &self.rope);
