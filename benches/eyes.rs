@@ -122,10 +122,10 @@ fn write(folder: &Path) {
         let size = if shape.len() == 1 { 1.0 } else { (shape[shape.len() - 1] as f32).sqrt().recip() };
         tensors.insert(name, (shape, values(count, size)));
     }
-    let view = |(name, (shape, bytes)): (&String, &(Vec<usize>, Vec<u8>))| {
-        (name.clone(), TensorView::new(Dtype::BF16, shape.clone(), bytes).expect("a tensor"))
-    };
-    let views: BTreeMap<_, _> = tensors.iter().map(view).collect();
+    let mut views = BTreeMap::new();
+    for (name, (shape, bytes)) in &tensors {
+        views.insert(name.clone(), TensorView::new(Dtype::BF16, shape.clone(), bytes).expect("a tensor"));
+    }
     safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).expect("written");
 }
 
