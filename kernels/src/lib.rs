@@ -15,8 +15,8 @@ pub use error::Error;
 pub use matrix::Matrix;
 pub use model::{
     Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
-    ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,
-    load, load_beside, load_with, survey,
+    ImagePlan, Loaded, Loading, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles,
+    Vision, Want, Windows, load, load_beside, load_with, survey,
 };
 pub use weights::{Mapped, TensorFacts};
 
@@ -34,7 +34,7 @@ mod windowed;
 pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
-pub use kv::{KvFormat, KvLayout, KvMemory, Values, Widened};
+pub use kv::{KvFormat, KvLayout, KvMemory, Rings, Values, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeAxes, RopeTable, Whole};
 pub use reference::ReferenceBackend;
 pub use residual::{Mixes, Mixing, Recall};

@@ -16,6 +16,7 @@ mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_vl;
+mod rings;
 mod route;
 mod scratch;
 mod source;
@@ -24,7 +25,7 @@ mod text;
 mod vision;
 
 pub use draft::{Choose, DraftRow, Drafter, Drafts};
-pub use load::{Activations, Loaded, load, load_beside, load_with};
+pub use load::{Activations, Loaded, Loading, Windows, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use survey::{Survey, survey};
 pub use text::{GgufTokenizer, TextFiles};
@@ -32,7 +33,7 @@ pub use vision::{ImagePlan, Pixels, Vision};
 
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::kv::{KvFormat, KvLayout, KvMemory};
+use crate::kv::{KvFormat, KvLayout, KvMemory, Rings};
 
 /// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
 pub trait Model: Send + Sync {
@@ -105,6 +106,8 @@ pub struct Facts {
     /// What blocks and slots hold where keys and values are compressed and shared by layers; `None`: each layer keeps keys
     /// and values of every token in blocks.
     pub compressed: Option<CompressedFacts>,
+    /// Layers that keep the newest positions in the state instead of all of them in blocks ([`Windows::State`]).
+    pub rings: Rings,
 }
 
 /// What a model keeps whose layers share few sources of compressed keys. A source has one head; an entry's value is its
@@ -156,8 +159,9 @@ impl Facts {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
         let whole = CompressedFacts { sources: layers, paired: 0, state: 0 };
         let CompressedFacts { sources: layers, paired, state } = self.compressed.unwrap_or(whole);
-        let format = KvFormat::F32;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired }
+        let (format, rings) = (KvFormat::F32, self.rings);
+        let layers = layers - rings.layers;
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired, rings }
     }
 }
 

@@ -88,7 +88,7 @@ impl Decoder {
         for (index, layer) in self.layers.iter().enumerate() {
             pass.enter(&layer.attention_norm);
             match &layer.attention {
-                AttentionKind::Heads(part) => pass.attend(index, part, &self.rope),
+                AttentionKind::Heads(part) => pass.attend(part, &self.rope),
                 AttentionKind::Latent(part) => pass.attend_latent(index, part, &self.rope),
             }
             pass.leave(None);

@@ -50,6 +50,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     };
     let shape = &config.shape;
     let ends = source.ends(shape, config.tied)?;
+    source.keep_windows(&config.sliding);
     let mut layers = Vec::new();
     for (layer, &sliding) in config.sliding.iter().enumerate() {
         layers.push(take_layer(&mut source, &config, layer, sliding)?);
@@ -102,10 +103,10 @@ impl Model for Gemma3 {
     ) -> Result<(), Error> {
         let mut pass = Pass::begin(&self.facts, step, kv, scratch, backend)?;
         pass.embed(&self.ends, self.embedding_scale);
-        for (index, layer) in self.layers.iter().enumerate() {
+        for layer in &self.layers {
             let rope = if layer.attention.window.is_some() { &self.local } else { &self.global };
             pass.enter(&layer.before_attention);
-            pass.attend(index, &layer.attention, rope);
+            pass.attend(&layer.attention, rope);
             pass.leave(Some(&layer.behind_attention));
             pass.enter(&layer.before_feed_forward);
             pass.feed_forward(&layer.feed_forward);

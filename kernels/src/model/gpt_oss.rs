@@ -24,6 +24,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let (shape, mixture) = (&config.shape, &config.mixture);
     let ends = source.ends(shape, Some(false))?;
     let activation = Activation::ClampedSwiglu { slope: config.slope, limit: config.limit };
+    source.keep_windows(&config.sliding);
     let mut layers = Vec::new();
     for (layer, &sliding) in config.sliding.iter().enumerate() {
         let settings = AttentionSettings {

@@ -3,7 +3,8 @@
 //! that turns and then the latent; a value is the latent.
 
 use super::parts::{LatentPart, LatentQuery};
-use super::pass::{Pass, store};
+use super::pass::Pass;
+use super::rings;
 use super::scratch::{LatentScratch, Scratch, sized};
 use crate::op::{Attention, Pairing, RopeTable};
 
@@ -74,6 +75,7 @@ impl Pass<'_> {
             k[turning..].copy_from_slice(v);
         }
         self.backend.rope(k, 1, positions, rope, Pairing::Adjacent);
-        store(self.kv, layer, &self.rows, (k, v));
+        let written = self.locals.iter().map(|local| local.written);
+        rings::store(self.kv, layer, self.rows.iter().zip(written), (k, v));
     }
 }

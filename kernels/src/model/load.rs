@@ -15,6 +15,7 @@ use crate::config::quantization;
 use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
+use crate::kv::Rings;
 use crate::weights::gguf::{self, Gguf, Value};
 use crate::weights::{Mapped, Threads, Weights, safetensors};
 
@@ -96,6 +97,32 @@ pub enum Activations {
     Int8,
 }
 
+/// Where layers that see a window keep it, in the families that have such layers beside others.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Windows {
+    /// All positions in blocks, as all layers do: whatever is found of a prompt is found whole.
+    #[default]
+    Blocks,
+    /// The newest positions in the sequence's state slot ([`Facts::state`](super::Facts::state)): blocks are smaller, and
+    /// what is found of a prompt must be computed once more as far as the windows reach.
+    State,
+}
+
+/// How a model is loaded.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Loading {
+    /// What quantised weights are multiplied with.
+    pub activations: Activations,
+    /// Where windows are kept.
+    pub windows: Windows,
+}
+
+impl From<Activations> for Loading {
+    fn from(activations: Activations) -> Loading {
+        Loading { activations, ..Loading::default() }
+    }
+}
+
 /// Loads a model from a folder (`config.json` and safetensors, single or sharded) or from a `.gguf` file.
 ///
 /// Weights stay in their files, which are mapped into memory. A file must not shrink or be written over while the model
@@ -107,12 +134,12 @@ pub fn load(path: &Path) -> Result<Loaded, Error> {
     load_with(path, Activations::F32)
 }
 
-/// [`load`], with a choice of what quantised weights are multiplied with.
+/// [`load`], with a choice of what quantised weights are multiplied with, and of where windows are kept.
 ///
 /// # Errors
 /// As for [`load`].
-pub fn load_with(path: &Path, activations: Activations) -> Result<Loaded, Error> {
-    Ok(load_beside(path, activations, |_| ())?.0)
+pub fn load_with(path: &Path, loading: impl Into<Loading>) -> Result<Loaded, Error> {
+    Ok(load_beside(path, loading, |_| ())?.0)
 }
 
 /// [`load_with`], while another thread reads what the files say about text: both take long for a large vocabulary.
@@ -121,18 +148,19 @@ pub fn load_with(path: &Path, activations: Activations) -> Result<Loaded, Error>
 /// As for [`load`].
 pub fn load_beside<T: Send>(
     path: &Path,
-    activations: Activations,
+    loading: impl Into<Loading>,
     read: impl FnOnce(&TextFiles) -> T + Send,
 ) -> Result<(Loaded, T), Error> {
+    let loading = loading.into();
     if path.is_dir() {
-        return folder(path, activations, read);
+        return folder(path, loading, read);
     }
     let file = Arc::new(Mapped::open(path)?);
     if !gguf::is_gguf(&file) {
         let problem = "is neither a folder with config.json nor a GGUF file".to_owned();
         return Err(Error::NotAModel { path: path.to_owned(), problem });
     }
-    from_gguf(path, gguf::read(&file)?, activations, read)
+    from_gguf(path, gguf::read(&file)?, loading, read)
 }
 
 /// Both at the same time: one thread reads text, this one loads, with more threads once text is read.
@@ -166,16 +194,17 @@ fn beside<T: Send>(
 /// Loads a folder.
 fn folder<T: Send>(
     path: &Path,
-    activations: Activations,
+    loading: Loading,
     read: impl FnOnce(&TextFiles) -> T + Send,
 ) -> Result<(Loaded, T), Error> {
     let config = config_of_folder(path)?;
     let settings = Settings::json(&path.join("config.json"), &config);
     let (mut source, load) = source_of_folder(path, &settings)?;
+    source.windows = loading.windows;
     // The tokens of a folder are known.
     let text = || Ok((text::of_folder(path)?, Tokens { bos: None, eos: Vec::new() }));
     beside(text, read, |threads, _| {
-        prepare(&mut source.weights, threads, activations);
+        prepare(&mut source.weights, threads, loading.activations);
         load(source, &settings)
     })
 }
@@ -203,6 +232,8 @@ pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(
         root: "model",
         tokens: Box::new(|| Ok(tokens)),
         norms_add_one: false,
+        windows: Windows::Blocks,
+        rings: Rings::NONE,
         experts: ExpertFacts::default(),
     };
     Ok((source, family.load))
@@ -223,7 +254,7 @@ const PACKERS_MAX: usize = 8;
 fn from_gguf<T: Send>(
     path: &Path,
     gguf: Gguf,
-    activations: Activations,
+    loading: Loading,
     read: impl FnOnce(&TextFiles) -> T + Send,
 ) -> Result<(Loaded, T), Error> {
     let found = match gguf.metadata.get("general.architecture") {
@@ -250,9 +281,17 @@ fn from_gguf<T: Send>(
         Ok((text, tokens))
     };
     let both = beside(text, read, |threads, tokens| {
-        let (naming, experts) = (Naming::Gguf, ExpertFacts::default());
-        let mut source = Source { weights, naming, root: "model", tokens, norms_add_one: false, experts };
-        prepare(&mut source.weights, threads, activations);
+        let mut source = Source {
+            weights,
+            naming: Naming::Gguf,
+            root: "model",
+            tokens,
+            norms_add_one: false,
+            windows: loading.windows,
+            rings: Rings::NONE,
+            experts: ExpertFacts::default(),
+        };
+        prepare(&mut source.weights, threads, loading.activations);
         (family.load)(source, &settings)
     })?;
     let texts = both.0.text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());

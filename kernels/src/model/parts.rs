@@ -22,8 +22,18 @@ pub(super) struct Linear {
     pub bias: Option<Vec<f32>>,
 }
 
+/// Where the keys and values of a layer are kept, and the how manieth it is there.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Kept {
+    /// All of them, in blocks.
+    Blocks(usize),
+    /// Those of the newest positions, in the state.
+    Ring(usize),
+}
+
 /// Attention of one layer, with heads of their own for keys and values.
 pub(super) struct AttentionPart {
+    pub kept: Kept,
     /// `[heads * head_dim, hidden]`.
     pub query: Linear,
     /// `[kv_heads * head_dim, hidden]`.

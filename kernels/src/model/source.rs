@@ -3,11 +3,12 @@
 mod experts;
 mod latent;
 
-use super::parts::{AttentionPart, Ends, FeedForward, Linear, Norm};
-use super::{ExpertFacts, Facts};
+use super::parts::{AttentionPart, Ends, FeedForward, Kept, Linear, Norm};
+use super::{ExpertFacts, Facts, StateFacts, Windows};
 use crate::config::Shape;
 use crate::config::rope::Rope;
 use crate::error::Error;
+use crate::kv::Rings;
 use crate::matrix::Matrix;
 use crate::op::{Activation, Pairing, RopeTable};
 use crate::weights::Weights;
@@ -47,6 +48,10 @@ pub(super) struct Source {
     pub tokens: Later,
     /// The norms of the family multiply by one plus what a folder stores; GGUF files store the sum.
     pub norms_add_one: bool,
+    /// Where layers that see a window keep it.
+    pub windows: Windows,
+    /// Layers taken so far that keep it in the state.
+    pub rings: Rings,
     /// Experts taken so far.
     pub experts: ExpertFacts,
 }
@@ -101,6 +106,13 @@ impl Source {
         Ok(Ends { embedding, norm, output })
     }
 
+    /// Keeps windows in blocks after all where no layer sees more: something must be in blocks.
+    pub fn keep_windows(&mut self, sliding: &[bool]) {
+        if !sliding.contains(&false) {
+            self.windows = Windows::Blocks;
+        }
+    }
+
     /// Attention of a layer.
     pub fn attention(
         &mut self,
@@ -131,7 +143,14 @@ impl Source {
             None
         };
         let heads = shape.heads;
-        Ok(AttentionPart { query, key, value, output, norms, heads, scale, window, sinks, pairing })
+        let kept = match window {
+            Some(window) if self.windows == Windows::State => {
+                self.rings = Rings { layers: self.rings.layers + 1, window: window as usize };
+                Kept::Ring(self.rings.layers - 1)
+            }
+            _ => Kept::Blocks(layer - self.rings.layers),
+        };
+        Ok(AttentionPart { kept, query, key, value, output, norms, heads, scale, window, sinks, pairing })
     }
 
     /// Gated feed-forward part of a layer.
@@ -188,6 +207,13 @@ impl Source {
         let tied = ends.output.is_none();
         let Tokens { bos, eos } = (self.tokens)()?;
         self.weights.finish(|name| unused(name) || tied && name == "lm_head.weight")?;
+        let Rings { layers, window } = self.rings;
+        let state = (layers > 0).then(|| StateFacts {
+            window: window as u32,
+            // Each of these layers is as it was so many positions behind the one before.
+            exact_replay: (layers * (window - 1)) as u32,
+            decoder_keep: None,
+        });
         Ok(Facts {
             family,
             vocab: ends.embedding.rows,
@@ -204,7 +230,8 @@ impl Source {
             experts: self.experts,
             eos,
             bos,
-            state: None,
+            state,
+            rings: self.rings,
             image_token: None,
             compressed: None,
         })

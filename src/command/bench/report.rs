@@ -170,7 +170,7 @@ fn mega(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use millstream_kernels::ExpertFacts;
+    use millstream_kernels::{ExpertFacts, Rings};
 
     use super::*;
 
@@ -194,6 +194,7 @@ mod tests {
             state: None,
             image_token: None,
             compressed: None,
+            rings: Rings::NONE,
         }
     }
 

@@ -7,11 +7,11 @@ use safetensors::SafeTensors;
 use serde_json::Value as Json;
 
 use super::super::source::{Naming, Source, Tokens};
-use super::super::{ExpertFacts, Local, Model, Pixels, Row, Scratch, Span, Want};
+use super::super::{ExpertFacts, Local, Model, Pixels, Row, Scratch, Span, Want, Windows};
 use super::DeepSeekV41;
 use crate::config::settings::Settings;
 use crate::cpu::CpuBackend;
-use crate::kv::KvMemory;
+use crate::kv::{KvMemory, Rings};
 use crate::weights::{Weights, safetensors as files};
 
 /// What is noted of a step.
@@ -58,6 +58,8 @@ fn model(window: &str) -> DeepSeekV41 {
         root: "",
         tokens: Box::new(|| Ok(Tokens { bos: None, eos: Vec::new() })),
         norms_add_one: false,
+        windows: Windows::Blocks,
+        rings: Rings::NONE,
         experts: ExpertFacts::default(),
     };
     super::open(source, &settings).expect("a model")
