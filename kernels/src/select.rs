@@ -93,6 +93,7 @@ impl Best {
     }
 
     /// Scores up to here are of no use: for places offered in their order.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn floor(&self) -> f32 {
         self.floor
     }

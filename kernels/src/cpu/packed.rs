@@ -7,6 +7,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod rows;
 
 use std::ops::Range;
 

@@ -5,10 +5,11 @@
 use std::arch::x86_64::*;
 
 use super::Panels;
+use super::rows::Rows;
 use crate::cpu::lanes::{LANES, unrolled};
 use crate::packed::form::{FP4_CODES, Form, Known, Scales};
 use crate::packed::input::{self, Side};
-use crate::packed::{PANEL, QUADS, VECTOR};
+use crate::packed::{PANEL, VECTOR};
 
 /// [`input::quantise`], compiled for AVX2.
 #[target_feature(enable = "avx2")]
@@ -55,33 +56,6 @@ unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, first: usize) {
                 target.store(first + m, col, &products);
             });
         }
-    }
-}
-
-/// Rows of a tile.
-#[derive(Copy, Clone)]
-struct Rows {
-    /// The tile.
-    tile: *const u32,
-    /// Its rows.
-    of: usize,
-    /// First row of those meant.
-    first: usize,
-    /// Groups per row.
-    groups: usize,
-}
-
-impl Rows {
-    /// Where value `side` of group `g` is, for the first row.
-    #[inline]
-    fn side(self, side: Side, g: usize) -> *const u32 {
-        self.tile.wrapping_add(side.start(self.groups, self.of) + g * self.of + self.first)
-    }
-
-    /// Where quad `j` of group `g` is, for the first row.
-    #[inline]
-    fn quad(self, g: usize, j: usize) -> *const u32 {
-        self.tile.wrapping_add((g * QUADS + j) * self.of + self.first)
     }
 }
 

@@ -6,10 +6,11 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::Panels;
+use super::rows::Rows;
 use crate::cpu::lanes::unrolled;
 use crate::packed::form::{FP4_CODES, Form, Known, Scales};
 use crate::packed::input::{self, Side};
-use crate::packed::{PANEL, QUADS, VECTOR};
+use crate::packed::{PANEL, VECTOR};
 
 /// Outputs of a vector.
 const LANES: usize = 4;
@@ -96,33 +97,6 @@ unsafe fn run<F: Known, P: Products, const M: usize, const V: usize>(panels: &Pa
                 target.store(first + m, col, products.as_flattened());
             });
         }
-    }
-}
-
-/// Rows of a tile.
-#[derive(Copy, Clone)]
-struct Rows {
-    /// The tile.
-    tile: *const u32,
-    /// Its rows.
-    of: usize,
-    /// First row of those meant.
-    first: usize,
-    /// Groups per row.
-    groups: usize,
-}
-
-impl Rows {
-    /// Where value `side` of group `g` is, for the first row.
-    #[inline]
-    fn side(self, side: Side, g: usize) -> *const u32 {
-        self.tile.wrapping_add(side.start(self.groups, self.of) + g * self.of + self.first)
-    }
-
-    /// Where quad `j` of group `g` is, for the first row.
-    #[inline]
-    fn quad(self, g: usize, j: usize) -> *const u32 {
-        self.tile.wrapping_add((g * QUADS + j) * self.of + self.first)
     }
 }
 
