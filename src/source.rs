@@ -130,10 +130,18 @@ impl Source {
     /// # Errors
     /// The model is not there or not understood.
     pub fn load(&self) -> anyhow::Result<Resources> {
+        self.load_from(&self.model_place()?)
+    }
+
+    /// The same for a model whose place is known.
+    ///
+    /// # Errors
+    /// The model is not understood.
+    pub fn load_from(&self, place: &ModelPlace) -> anyhow::Result<Resources> {
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        Ok(Resources::load_with(&self.model_place()?.path, self.plan.activations).map_err(unusable)?)
+        Ok(Resources::load_with(&place.path, self.plan.activations).map_err(unusable)?)
     }
 
     /// Where the model lies.

@@ -1,5 +1,7 @@
 //! `eval`: the cases of a model through a graph; a table of marks; exit code 1 when one is below what was asked.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 
 use super::Done;
@@ -15,8 +17,9 @@ const CASES: &str = "eval.jsonl";
 /// `eval [MODEL]`.
 pub(super) async fn eval(args: &EvalArgs) -> anyhow::Result<Done> {
     let source = source(args)?;
-    let cases = chosen(args, read(args, &source)?)?;
-    let resources = source.load()?;
+    let place = source.model_place()?;
+    let cases = chosen(args, read(args, &place.path)?)?;
+    let resources = source.load_from(&place)?;
     let how = (args.batch as usize, args.max_tokens);
     let report = eval::mark(&source.plan, &resources, &cases, how).await?;
     if args.json {
@@ -42,12 +45,11 @@ fn source(args: &EvalArgs) -> Result<Source, Refused> {
 }
 
 /// The cases of the file that was named, or those that come with the model.
-fn read(args: &EvalArgs, source: &Source) -> Result<Vec<(usize, Case)>, Refused> {
+fn read(args: &EvalArgs, model: &Path) -> Result<Vec<(usize, Case)>, Refused> {
     if let Some(file) = &args.cases {
         return eval::read(file).map_err(unusable);
     }
-    let place = source.model_place()?;
-    let beside = place.path.join(CASES);
+    let beside = model.join(CASES);
     if beside.is_file() {
         return eval::read(&beside).map_err(unusable);
     }
