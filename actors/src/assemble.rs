@@ -11,7 +11,7 @@ use millstream_topology::{
 };
 
 use crate::error::Error;
-use crate::gauges::{EncodeGauges, GroupGauges};
+use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
 use crate::sched::StateBounds;
@@ -97,6 +97,8 @@ pub struct Assembly {
     pub gauges: Vec<Arc<GroupGauges>>,
     /// One an encode actor; none for a model without eyes.
     pub encoders: Vec<Arc<EncodeGauges>>,
+    /// Of the cache, where the plan has a prefix store.
+    pub cache: Option<Arc<CacheGauges>>,
     /// How long prompt and answer may be.
     pub reach: Reach,
 }
@@ -119,6 +121,15 @@ pub fn encode_settings(plan: &Plan, resources: &Resources) -> Option<EncodeSetti
     resources.model.vision()?;
     let threads = || plan.actors.iter().filter_map(ActorPlan::group).map(|group| group.threads).max();
     Some(plan.encode().cloned().unwrap_or_else(|| EncodeSettings::standard(threads().unwrap_or(1))))
+}
+
+/// Name of the cache, where the plan has a tier beyond the memory of a group. There is one then, whether the file mentions
+/// it or not.
+fn cache_name(plan: &Plan) -> Option<String> {
+    let tiers = plan.cache.tiers.iter().any(|tier| tier.kind != "device");
+    let said = plan.actors_of(&Role::Cache).next().map(|actor| actor.name.to_string());
+    let free = || if plan.actor("cache").is_some() { "cache.blocks" } else { "cache" }.to_owned();
+    tiers.then(|| said.unwrap_or_else(free))
 }
 
 /// One copy of an encode actor. A model with eyes has one, whether the file mentions it or not.

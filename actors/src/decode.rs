@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use millstream_runtime::{Actor, Ctx, Event, OfferOut, Time};
 
 use crate::group::Group;
@@ -100,6 +101,7 @@ impl Decode {
             return;
         }
         arrival.here += data.len() as u32;
+        let data = data.into_iter().map(Bytes::from).collect();
         self.group.scheduler.import(sequence, first as usize, data);
         self.pull(prefill, lease, ctx);
     }
@@ -136,6 +138,7 @@ impl Actor for Decode {
             DecodeMessage::Cancel(cancel) => self.group.cancel(cancel, ctx.now()),
             DecodeMessage::Handover(handover) => self.handover(handover, ctx),
             DecodeMessage::Blocks(blocks) => self.blocks(blocks, ctx),
+            DecodeMessage::Cache(answer) => self.group.answered(answer, ctx),
             DecodeMessage::Done(done) => {
                 self.group.done(done, ctx);
             }

@@ -38,6 +38,14 @@ pub struct GroupGauges {
     pub tokens_replayed: Gauge,
     /// Cached blocks whose memory was wanted, since start.
     pub evictions: Gauge,
+    /// Blocks that the prefix store brought, since start.
+    pub blocks_fetched: Gauge,
+    /// Blocks that were given to the prefix store, since start.
+    pub blocks_kept: Gauge,
+    /// Blocks that were not, for want of room on the way, since start.
+    pub blocks_unkept: Gauge,
+    /// Questions to the prefix store that were not waited for any longer, since start.
+    pub fetches_given_up: Gauge,
 }
 
 /// One number.
@@ -57,6 +65,21 @@ impl Gauge {
     pub(crate) fn add(&self, more: usize) {
         self.0.fetch_add(more as u64, Ordering::Relaxed);
     }
+}
+
+/// Numbers of the cache. Written by its seat alone.
+#[derive(Debug, Default)]
+pub struct CacheGauges {
+    /// Blocks that groups asked for since start.
+    pub sought: Gauge,
+    /// Blocks that were brought to them since start.
+    pub hits: Gauge,
+    /// Blocks that came from groups, and were new, since start.
+    pub stored: Gauge,
+    /// Bytes of blocks in host memory.
+    pub host_bytes: Gauge,
+    /// Blocks in host memory.
+    pub host_blocks: Gauge,
 }
 
 /// Numbers of one encode actor. Written by its seat alone.

@@ -15,6 +15,11 @@ use crate::request::{Logprobs, Request};
 use crate::sched::{Bounds, Scheduler};
 use crate::sequence::Phase;
 
+mod store;
+
+pub use store::StoreLanes;
+use store::StoreDoor;
+
 /// A step that has not come back for so long is lost, and with it the group.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);
 /// What a refused request is told to wait before it tries again.
@@ -31,6 +36,8 @@ pub struct GroupLanes {
     pub ended: HoldOut<Vec<Ended>>,
     /// The router's seat: when it dies, nobody is left who waits for a sequence here.
     pub router: String,
+    /// To the prefix store, where the plan has one.
+    pub store: Option<StoreLanes>,
 }
 
 /// See the module.
@@ -44,12 +51,17 @@ pub struct Group {
     ended: Vec<Ended>,
     /// When the step in flight was sent.
     sent: Time,
+    /// Tokens of that step.
+    tokens_sent: usize,
+    /// The prefix store, where the plan has one.
+    store: Option<StoreDoor>,
 }
 
 impl Group {
     /// Nothing to do yet.
     pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>) -> Self {
         let scheduler = Scheduler::new(bounds);
+        let store = lanes.store.clone().map(StoreDoor::new);
         let group = Self {
             scheduler,
             tombstones: Tombstones::default(),
@@ -57,6 +69,8 @@ impl Group {
             gauges,
             ended: Vec::new(),
             sent: Time::ZERO,
+            tokens_sent: 0,
+            store,
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.gauges.slots_total.set(group.scheduler.pool().state.total());
@@ -114,6 +128,7 @@ impl Group {
         if router {
             self.drop_all();
         }
+        self.lost_store(peer);
         router
     }
 
@@ -146,6 +161,7 @@ impl Group {
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
+        self.time(ctx.now());
         let mut applied = self.scheduler.apply(&mut done);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
@@ -158,7 +174,7 @@ impl Group {
             ctx.event(Event::Stage { request: new.sequence.request.0, stage: "computed", value: 0 });
         }
         self.send_tokens(applied.tokens, applied.observed);
-        (news, done.exported)
+        (news, self.keep(done.exported))
     }
 
     /// Ends what is past its deadline, plans the next step, and shows the gauges: the last thing in every turn.
@@ -167,6 +183,7 @@ impl Group {
         for sequence in self.scheduler.select(|request| request.deadline <= now) {
             self.drop_sequence(sequence, Departure::Dropped);
         }
+        self.ask(ctx);
         self.plan(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
@@ -190,6 +207,7 @@ impl Group {
         gauges.tokens_sought.set(scheduler.reused().sought as usize);
         gauges.tokens_found.set(scheduler.reused().found as usize);
         gauges.tokens_replayed.set(scheduler.reused().replayed as usize);
+        self.show_store();
     }
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
@@ -201,7 +219,9 @@ impl Group {
         } else if let Some(step) = self.scheduler.plan() {
             self.sent = now;
             self.gauges.steps.add(1);
-            self.gauges.tokens.add(step.rows.iter().map(|row| row.tokens.len()).sum());
+            let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
+            self.gauges.tokens.add(tokens);
+            self.tokens_sent = tokens;
             for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
                 let stage = Event::Stage {
                     request: row.sequence.request.0,

@@ -11,11 +11,12 @@
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
 //!
-//! Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
+//! Blocks that outlive a group are with [`cache`]. Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
 //! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and [`sample`] (chooses a token).
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
+pub mod cache;
 pub mod decode;
 pub mod detokenizer;
 pub mod encode;

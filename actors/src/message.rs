@@ -3,10 +3,12 @@
 //! A message that asks is a verb (`Admit`, `Cancel`), one that tells is a noun (`Tokens`, `StepDone`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use millstream_runtime::Time;
 
-use crate::kv::{BlockId, LeaseId, SlotId};
+use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
 
@@ -167,6 +169,8 @@ pub enum PrefillMessage {
     Cancel(Cancel),
     /// decode → prefill (offer), with the number of the decode group
     Lease(LeaseMessage, usize),
+    /// cache → prefill (reply)
+    Cache(CacheAnswer),
     /// rank → prefill (reply)
     Done(StepDone),
 }
@@ -181,6 +185,8 @@ pub enum DecodeMessage {
     Handover(Handover),
     /// prefill → decode (reply)
     Blocks(Blocks),
+    /// cache → decode (reply)
+    Cache(CacheAnswer),
     /// rank → decode (reply)
     Done(StepDone),
 }
@@ -252,6 +258,61 @@ pub struct Blocks {
     pub data: Option<Vec<Vec<u8>>>,
 }
 
+// ---- cache ----------------------------------------------------------------------------------------------------------
+
+/// Into the cache.
+pub enum CacheMessage {
+    /// prefill, decode → cache (offer), from the group of that number
+    Ask(CacheAsk, usize),
+    /// prefill, decode → cache (offer): what does not fit is not kept.
+    Store(Vec<Kept>),
+}
+
+/// What a group asks of the prefix store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CacheAsk {
+    /// How many of these blocks, a beginning, are there? What is there is made ready.
+    Seek(SequenceId, Vec<BlockHash>),
+    /// The bytes of these blocks of a sequence, which begin at the given place of its block table.
+    Fetch(SequenceId, usize, Vec<BlockHash>),
+    /// Nobody waits for this sequence's blocks any more.
+    Forget(SequenceId),
+}
+
+impl CacheAsk {
+    /// Whose blocks are asked for.
+    pub fn sequence(&self) -> SequenceId {
+        match self {
+            Self::Seek(sequence, _) | Self::Fetch(sequence, ..) | Self::Forget(sequence) => *sequence,
+        }
+    }
+}
+
+/// cache → prefill, decode (reply): one for each `Seek` and each `Fetch`.
+pub enum CacheAnswer {
+    /// The first so many blocks are there, and can be had in about this time.
+    Sought(SequenceId, usize, Duration),
+    /// Blocks from the given place on; fewer than asked for, or none, where the store could not bring them.
+    Fetched(SequenceId, usize, Vec<Bytes>),
+}
+
+/// How a block is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockName {
+    /// Its own.
+    pub hash: BlockHash,
+    /// That of the block before it; `None` for the first.
+    pub parent: Option<BlockHash>,
+}
+
+/// A block on its way to the prefix store.
+pub struct Kept {
+    /// Its name.
+    pub name: BlockName,
+    /// Its bytes.
+    pub data: Bytes,
+}
+
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
 /// Into a rank: prefill, decode → rank (hold). One forward pass, with the copies that go before and after it.
@@ -275,24 +336,35 @@ pub enum Place {
     Slot(SlotId),
 }
 
-/// Bytes that came from another group.
+/// Bytes that came from another group, or the prefix store.
 pub struct Import {
     /// Where to put them.
     pub place: Place,
     /// As [`Export`] made them.
-    pub data: Vec<u8>,
+    pub data: Bytes,
 }
 
-/// Pieces of a lease that another group asked for.
+/// Pieces that leave the group.
 pub struct Export {
-    /// Which decode group asked, by number.
-    pub decode: usize,
-    /// Under which lease.
-    pub lease: LeaseId,
-    /// First piece, counted in the lease.
-    pub first: u32,
+    /// Where they go.
+    pub reader: Reader,
     /// Where they lie.
     pub places: Vec<Place>,
+}
+
+/// Who reads what leaves a group.
+pub enum Reader {
+    /// A decode group that pulled pieces of a lease.
+    Decode {
+        /// Which, by number.
+        decode: usize,
+        /// Under which lease.
+        lease: LeaseId,
+        /// First piece, counted in the lease.
+        first: u32,
+    },
+    /// The prefix store: blocks of these names.
+    Store(Vec<BlockName>),
 }
 
 /// One sequence's share of a step.
@@ -370,10 +442,10 @@ pub struct StepDone {
     pub unsound: Vec<SequenceId>,
 }
 
-/// Bytes for a decode group.
+/// Bytes that leave the group.
 pub struct Exported {
-    /// What was asked.
-    pub export: Export,
+    /// Who reads them.
+    pub reader: Reader,
     /// One entry a place.
     pub data: Vec<Vec<u8>>,
 }

@@ -15,7 +15,7 @@ use crate::group::{Group, NewToken};
 use crate::kv::{LeaseId, Leases, NewLease};
 use crate::message::{
     Admit, Blocks, Cancel, Cause, Departure, Export, Exported, Found, Handover, LeaseMessage, Place,
-    PrefillMessage, SequenceId,
+    PrefillMessage, Reader, SequenceId,
 };
 use crate::outbox::RETRY;
 use crate::request::{Logprobs, Request};
@@ -102,7 +102,7 @@ impl Prefill {
         let pieces = blocks.chain(lease.slot.map(Place::Slot));
         let places = pieces.skip(first as usize).take(count as usize).collect();
         lease.reading += 1;
-        self.group.scheduler.export(Export { decode: reader, lease: id, first, places });
+        self.group.scheduler.export(Export { reader: Reader::Decode { decode: reader, lease: id, first }, places });
     }
 
     fn park(&mut self, id: LeaseId, now: Time) {
@@ -122,15 +122,11 @@ impl Prefill {
 
     /// Sends bytes to those who pulled them, and makes leases of the prompts that are computed now.
     fn done(&mut self, news: &[NewToken], exported: Vec<Exported>, ctx: &mut Ctx<'_>) {
-        for Exported { export, data } in exported {
-            self.leases.read_done(self.group.scheduler.pool_mut(), export.lease);
-            let (lease, first) = (export.lease, export.first);
-            self.decodes[export.decode].blocks.reply(Blocks {
-                prefill: self.number,
-                lease,
-                first,
-                data: Some(data),
-            });
+        for Exported { reader, data } in exported {
+            let Reader::Decode { decode, lease, first } = reader else { continue };
+            self.leases.read_done(self.group.scheduler.pool_mut(), lease);
+            let blocks = Blocks { prefill: self.number, lease, first, data: Some(data) };
+            self.decodes[decode].blocks.reply(blocks);
         }
         for new in news {
             let reader = self.targets.remove(&new.sequence);
@@ -208,6 +204,7 @@ impl Actor for Prefill {
         match message {
             PrefillMessage::Admit(admit) => self.admit(&admit, ctx),
             PrefillMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
+            PrefillMessage::Cache(answer) => self.group.answered(answer, ctx),
             PrefillMessage::Lease(message, reader) => self.lease(message, reader, ctx.now()),
             PrefillMessage::Done(done) => {
                 let (news, exported) = self.group.done(done, ctx);

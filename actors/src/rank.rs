@@ -149,7 +149,7 @@ impl Rank {
             Place::Slot(slot) => self.kv.export_slot(slot.0),
         };
         let data = export.places.iter().map(bytes).collect();
-        Exported { export, data }
+        Exported { reader: export.reader, data }
     }
 }
 

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, HashChain, Pool};
@@ -26,8 +27,11 @@ use crate::sequence::{Phase, Sequence, State};
 
 mod plan;
 mod reuse;
+mod stored;
 
 pub use reuse::Reused;
+use stored::Shelf;
+pub use stored::{Fetching, StoreBounds, StoreCounts, Stored};
 
 /// Bounds of one group, from the plan and the model.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub struct Bounds {
     pub reuse: Option<HashChain>,
     /// Set where the model keeps a state beside the blocks.
     pub state: Option<StateBounds>,
+    /// Set where the plan has a prefix store.
+    pub store: Option<StoreBounds>,
 }
 
 /// What a group of a model with a state keeps to.
@@ -113,6 +119,7 @@ pub struct Scheduler {
     arrived: u64,
     imports: Vec<(u64, Import)>,
     exports: Vec<Export>,
+    shelf: Shelf,
     flight: Option<Flight>,
     steps: u64,
     preemptions: u64,
@@ -131,6 +138,7 @@ impl Scheduler {
             arrived: 0,
             imports: Vec::new(),
             exports: Vec::new(),
+            shelf: Shelf::default(),
             flight: None,
             steps: 0,
             preemptions: 0,
@@ -164,6 +172,7 @@ impl Scheduler {
         self.reused.sought += sequence.tokens.len() as u64;
         self.reused.found += found as u64 * u64::from(self.bounds.block_size);
         sequence.pass(sequence.tokens.len() - 1);
+        sequence.kept = sequence.computed / self.bounds.block_size as usize;
         sequence.found = before.found;
         if let Some(state) = &mut sequence.state {
             state.valid_from = before.valid_from as usize;
@@ -175,7 +184,7 @@ impl Scheduler {
     }
 
     /// Bytes for piece number `first`, `first + 1`, … of an adopted sequence: its blocks, then its state. Unknown sequences are passed over.
-    pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Vec<u8>>) {
+    pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Bytes>) {
         let Some((&arrival, sequence)) = self.find(id) else { return };
         let places: Vec<Place> = sequence.places(self.bounds.block_size).skip(first).collect();
         let imports = places.into_iter().zip(data).map(|(place, data)| (arrival, Import { place, data }));
@@ -203,7 +212,8 @@ impl Scheduler {
         }
         let (arrivals, rows) = self.rows();
         let imports: Vec<Import> = self.imports.drain(..).map(|(_, import)| import).collect();
-        let exports = std::mem::take(&mut self.exports);
+        let mut exports = std::mem::take(&mut self.exports);
+        exports.extend(self.shelf.export());
         if rows.is_empty() && imports.is_empty() && exports.is_empty() {
             return None;
         }
@@ -217,6 +227,7 @@ impl Scheduler {
         let flight = self.flight.take().expect("a step is done only while one is in flight");
         assert_eq!(flight.number, done.number, "the rank answers the step in flight");
         assert_eq!(flight.rows.len(), done.tokens.len(), "one entry a row");
+        self.shelf.read(&mut self.pool);
         let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
         for ((arrival, count), token) in flight.rows.into_iter().zip(&done.tokens) {
             self.advance(arrival, count, token.as_ref(), &mut applied);
@@ -305,7 +316,7 @@ impl Scheduler {
         let sequence =
             self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
         sequence.pass(count);
-        reuse::seal(sequence, &mut self.pool, &self.bounds);
+        reuse::seal(sequence, &mut self.pool, &mut self.shelf, &self.bounds);
         if sequence.phase == Phase::Doomed {
             return;
         }

@@ -6,13 +6,14 @@ use crate::kv::{BlockHash, BlockId, HashChain, Owner, SlotId, blocks_for};
 use crate::message::{Chosen, Found, Place, RowState, Sample, SequenceId, Token};
 use crate::request::{Finish, Logprobs, Observe, Request};
 use crate::sample::Tally;
+use crate::sched::{Fetching, Stored};
 
 /// Where a sequence stands in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Owns neither blocks nor a slot; its turn comes in order of arrival.
     Waiting,
-    /// Owns blocks whose bytes are still on their way from another group.
+    /// Owns blocks whose bytes are still on their way, from another group or the prefix store.
     Arriving,
     /// Takes part in steps.
     Running,
@@ -53,6 +54,12 @@ pub struct Sequence {
     pub state: Option<State>,
     /// How many of `blocks`, from the first, are sealed in the ledger.
     pub sealed: usize,
+    /// How many of them the prefix store has, or was offered.
+    pub kept: usize,
+    /// What the prefix store has of it.
+    pub stored: Stored,
+    /// Set while it arrives from there.
+    pub fetching: Option<Fetching>,
     /// Hashes of the full blocks of `tokens`, as far as they are made; none where blocks are not reused.
     pub hashes: Vec<BlockHash>,
     /// What was found of it.
@@ -84,6 +91,9 @@ impl Sequence {
             blocks: Vec::new(),
             state: None,
             sealed: 0,
+            kept: 0,
+            stored: Stored::Unknown,
+            fetching: None,
             hashes,
             found: Found::default(),
             reached: 0,

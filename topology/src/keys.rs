@@ -85,8 +85,8 @@ const fn count(name: &'static str, most: u64, preset: u64, doc: &'static str) ->
     key(name, Kind::Count { least: 1, most }, Preset::Count(preset), doc)
 }
 
-/// Why tiers and retention are refused.
-const NO_STORE: &str = "blocks stay in the memory of their group for now";
+/// Why tiers that last are refused.
+const NOT_LASTING: &str = "blocks stay in the memory of the process for now";
 /// A hundred days, in milliseconds: the longest a lease, a deadline or a step may last.
 const TIME_MAX: u64 = 100 * 86_400_000;
 /// A pebibyte.
@@ -318,16 +318,26 @@ pub(crate) static CACHE: &[Key] = &[
         Preset::Text("exact"),
         "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
     ),
-    later("tiers", Kind::Tables(TIER), "Tiers from the fastest to the one that lasts.", NO_STORE),
-    later("retention", Kind::Times, "How long each class is kept; `default` for the rest.", NO_STORE),
+    key(
+        "tiers",
+        Kind::Tables(TIER),
+        Preset::None,
+        "Where blocks are kept beyond their group, from the fastest tier to the one that lasts.",
+    ),
+    later(
+        "retention",
+        Kind::Times,
+        "How long each class is kept; `default` for the rest.",
+        "what was not used for the longest goes first for now",
+    ),
 ];
 
 /// One tier: exactly one of the first four keys names it.
 pub(crate) static TIER: &[Key] = &[
-    key("device", Kind::Size { most: SIZE_MAX }, Preset::None, "Memory of the device."),
+    later("device", Kind::Size { most: SIZE_MAX }, "Memory of the device.", "groups say it as `memory`"),
     key("host", Kind::Size { most: SIZE_MAX }, Preset::None, "Memory of the host."),
-    key("disk", Kind::Text, Preset::None, "A folder on a local disk."),
-    key("shared", Kind::Text, Preset::None, "The URL of a store that all hosts reach."),
+    later("disk", Kind::Text, "A folder on a local disk.", NOT_LASTING),
+    later("shared", Kind::Text, "The URL of a store that all hosts reach.", NOT_LASTING),
     key("size", Kind::Size { most: SIZE_MAX }, Preset::None, "Bytes that disk or shared may use."),
 ];
 

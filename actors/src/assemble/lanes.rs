@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use millstream_runtime::{HoldOut, OfferOut, ReplyOut, Seat};
+use millstream_runtime::{GraphBuilder, HoldOut, OfferOut, ReplyOut, Seat};
 use millstream_topology::{GroupSettings, Plan, Port, Role};
 
 use super::wiring::Wiring;
-use super::{EncodePlan, GroupPlan};
+use super::{EncodePlan, GroupPlan, cache_name};
 use crate::decode::PrefillLane;
 use crate::encode::EncodeLanes;
 use crate::error::Error;
-use crate::group::GroupLanes;
+use crate::group::{GroupLanes, StoreLanes};
 use crate::message::{
-    Admit, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure, GatewayMessage, PrefillMessage,
+    Admit, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure, GatewayMessage, PrefillMessage,
     RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
@@ -22,6 +22,10 @@ use crate::router::{EncodeDoor, GroupDoor};
 
 /// Steps that may wait at a rank.
 const STEPS: usize = 2;
+/// Questions of a group to the cache that are open at once.
+pub(super) const ASKS: usize = 64;
+/// Steps whose new blocks wait at the cache.
+const KEEPS: usize = 16;
 /// Used where the plan has no such wire, which `check` does not let happen.
 const CAPACITY: usize = 256;
 
@@ -45,6 +49,8 @@ pub(super) struct Seats {
     pub ranks: Vec<Seat<Step>>,
     /// One an encode actor, in order.
     pub encoders: Vec<Seat<EncodeMessage>>,
+    /// The prefix store, where the plan has one.
+    pub cache: Option<Seat<CacheMessage>>,
 }
 
 impl Seats {
@@ -67,9 +73,11 @@ impl Seats {
         }
         let eyes = |plan: &EncodePlan| wiring.graph.compute_seat(&plan.name, &plan.name, Vec::new());
         let encoders = encoders.iter().map(eyes).collect();
+        let name = cache_name(wiring.plan);
+        let cache = name.map(|name| wiring.graph.seat(&name, &name));
         let (gateway, tokenizer) = (wiring.control(&Role::Gateway)?, wiring.control(&Role::Tokenizer)?);
         let (router, detokenizer) = (wiring.control(&Role::Router)?, wiring.control(&Role::Detokenizer)?);
-        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks, encoders })
+        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks, encoders, cache })
     }
 
     fn decodes(&self) -> impl Iterator<Item = &Seat<DecodeMessage>> {
@@ -114,6 +122,8 @@ pub(super) struct GroupEnds {
     pub lanes: GroupLanes,
     /// Of the rank.
     pub done: ReplyOut<StepDone>,
+    /// Of the cache, where the plan has one.
+    pub answers: Option<ReplyOut<CacheAnswer>>,
 }
 
 impl Lanes {
@@ -160,18 +170,21 @@ fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (us
             let into = Into {
                 admit: PrefillMessage::Admit,
                 cancel: PrefillMessage::Cancel,
+                cache: PrefillMessage::Cache,
                 done: PrefillMessage::Done,
             };
-            ends(wiring, seats, Place { name, router, role: "prefill", seat, rank, admits: true }, into)
+            let place = Place { name, number, router, role: "prefill", seat, rank, admits: true };
+            ends(wiring, seats, place, into)
         }
         Scheduling::Decode(seat) => {
             let into = Into {
                 admit: DecodeMessage::Admit,
                 cancel: DecodeMessage::Cancel,
+                cache: DecodeMessage::Cache,
                 done: DecodeMessage::Done,
             };
             let admits = group.settings.joined;
-            ends(wiring, seats, Place { name, router, role: "decode", seat, rank, admits }, into)
+            ends(wiring, seats, Place { name, number, router, role: "decode", seat, rank, admits }, into)
         }
     }
 }
@@ -179,6 +192,7 @@ fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (us
 /// Where a group stands in the graph.
 struct Place<'a, M> {
     name: &'a str,
+    number: usize,
     router: &'a str,
     role: &'a str,
     seat: &'a Seat<M>,
@@ -187,25 +201,27 @@ struct Place<'a, M> {
 }
 
 /// How a scheduler seat takes what every group gets.
-struct Into<A, C, D> {
+struct Into<A, C, S, D> {
     admit: A,
     cancel: C,
+    cache: S,
     done: D,
 }
 
-fn ends<M, A, C, D>(
+fn ends<M, A, C, S, D>(
     wiring: &mut Wiring<'_>,
     seats: &Seats,
     place: Place<'_, M>,
-    into: Into<A, C, D>,
+    into: Into<A, C, S, D>,
 ) -> GroupEnds
 where
     M: Send + 'static,
     A: Fn(Admit) -> M + Send + Sync + 'static,
     C: Fn(Cancel) -> M + Send + Sync + 'static,
+    S: Fn(CacheAnswer) -> M + Send + Sync + 'static,
     D: Fn(StepDone) -> M + Send + Sync + 'static,
 {
-    let Place { name, router, role, seat, rank, admits } = place;
+    let Place { name, number, router, role, seat, rank, admits } = place;
     let (plan, g) = (wiring.plan, &mut wiring.graph);
     let room = |from: &str, to: &str| capacity(plan, from, to);
     let admit = room("router.admit", &format!("{role}.admit"));
@@ -219,13 +235,33 @@ where
         cancel: g.urgent_offer(&format!("router.cancel.{name}"), &seats.router, seat, cancel, into.cancel),
     };
     let to_text = DetokenizerMessage::Tokens;
+    let (store, answers) = seats.cache.as_ref().map(|cache| to_store(g, cache, (name, number, seat), into.cache)).unzip();
     let lanes = GroupLanes {
         steps: g.hold(&format!("{name}.steps"), seat, rank, STEPS, |step| step),
         tokens: g.hold(&format!("{name}.tokens"), seat, &seats.detokenizer, tokens, to_text),
         ended: g.hold(&format!("{name}.ended"), seat, &seats.router, ended, RouterMessage::Ended),
         router: router.to_owned(),
+        store,
     };
-    GroupEnds { door, lanes, done: g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done) }
+    GroupEnds { door, lanes, answers, done: g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done) }
+}
+
+/// The lanes between one group and the cache.
+fn to_store<M: Send + 'static>(
+    g: &mut GraphBuilder,
+    cache: &Seat<CacheMessage>,
+    (name, number, seat): (&str, usize, &Seat<M>),
+    into: impl Fn(CacheAnswer) -> M + Send + Sync + 'static,
+) -> (StoreLanes, ReplyOut<CacheAnswer>) {
+    let asks = move |ask| CacheMessage::Ask(ask, number);
+    let lanes = StoreLanes {
+        seat: cache.name().to_owned(),
+        // Each open question may be followed by the news that nobody waits for it.
+        asks: g.offer(&format!("{name}.asks"), seat, cache, 2 * ASKS, asks),
+        keeps: g.offer(&format!("{name}.keeps"), seat, cache, KEEPS, CacheMessage::Store),
+    };
+    // The cache owes answers to what is open, and to what was given up and has not been forgotten yet.
+    (lanes, g.reply(&format!("cache.answers.{name}"), cache, seat, 4 * ASKS, into))
 }
 
 /// The lanes between the router and every encode actor.

@@ -7,27 +7,30 @@ use millstream_kernels::CpuBackend;
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
-use super::lanes::{GroupEnds, Lanes, Scheduling, Seats};
-use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources};
+use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats};
+use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name};
+use crate::cache::Cache;
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
 use crate::encode::{Encode, EncodeBounds, EncodeLanes, Sight};
 use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
-use crate::gauges::{EncodeGauges, GroupGauges};
+use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::group::{Group, GroupLanes};
 use crate::kv::HashChain;
 use crate::message::{
-    DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage, PrefillMessage, RouterMessage, Step,
+    CacheAnswer, CacheMessage, DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage, PrefillMessage, RouterMessage, Step,
     StepDone, Text, Tokenize,
 };
 use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{EncodeDoor, Router, RouterLanes};
-use crate::sched::Bounds;
+use crate::sched::{Bounds, StoreBounds};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
+/// Host memory for blocks on their way between groups and a store that lasts, where the file does not say.
+const HOST_BYTES: u64 = 1 << 28;
 /// Messages between shell and gateway.
 const DOOR: usize = 1024;
 
@@ -64,11 +67,12 @@ pub(super) fn wire(
     let encoders = seats.encoders.into_iter().zip(encoders).zip(eyes);
     let encoders = encoders.map(|((seat, plan), lanes)| wiring.encode(seat, &plan, lanes)).collect();
     let (mut to_decodes, mut to_prefills) = (lanes.to_decodes.into_iter(), lanes.to_prefills.into_iter());
-    let (mut gauges, mut prefills) = (Vec::new(), 0);
+    let (mut gauges, mut prefills, mut to_groups) = (Vec::new(), 0, Vec::new());
     for (((plan, ends), seat), rank) in
         groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks)
     {
-        let GroupEnds { lanes, done, .. } = ends;
+        let GroupEnds { lanes, done, answers, .. } = ends;
+        to_groups.extend(answers);
         wiring.rank(rank, &plan, done);
         let group = wiring.group(plan, lanes);
         gauges.push(Arc::clone(&group.gauges));
@@ -80,8 +84,9 @@ pub(super) fn wire(
             Scheduling::Decode(seat) => wiring.decode(seat, group, to_prefills.next().unwrap_or_default()),
         }
     }
+    let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups));
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
-    Ok(Assembly { graph, doors, gauges, encoders, reach })
+    Ok(Assembly { graph, doors, gauges, encoders, cache, reach })
 }
 
 /// What a group is made of, each time its unit is started.
@@ -125,7 +130,8 @@ impl Wiring<'_> {
         let control = [Role::Gateway, Role::Tokenizer, Role::Router, Role::Detokenizer];
         let control = control.iter().filter_map(|role| self.name(role).ok()).collect::<Vec<_>>();
         let groups = groups.iter().map(|group| &group.name);
-        for unit in control.iter().chain(groups).chain(encoders.iter().map(|encode| &encode.name)) {
+        let others = encoders.iter().map(|encode| encode.name.clone()).chain(cache_name(self.plan));
+        for unit in control.iter().chain(groups).chain(&others.collect::<Vec<_>>()) {
             self.graph.budget(unit, budget);
         }
     }
@@ -220,6 +226,15 @@ impl Wiring<'_> {
         gauges
     }
 
+    fn cache(&mut self, seat: Seat<CacheMessage>, groups: Vec<ReplyOut<CacheAnswer>>) -> Arc<CacheGauges> {
+        let host = self.plan.cache.tiers.iter().find(|tier| tier.kind == "host");
+        let bytes = host.and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
+        let gauges = Arc::new(CacheGauges::default());
+        let shown = Arc::clone(&gauges);
+        self.graph.actor(seat, move || Cache::new(bytes, groups.clone(), Arc::clone(&shown)));
+        gauges
+    }
+
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
         let model = Arc::clone(&self.resources.model);
         let layout = group.layout;
@@ -249,6 +264,7 @@ impl Wiring<'_> {
             answers: !plan.prefill,
             reuse: self.chain(&plan),
             state: plan.state,
+            store: cache_name(self.plan).map(|_| StoreBounds { asks_max: ASKS, block_bytes: plan.layout.bytes_per_block() }),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }

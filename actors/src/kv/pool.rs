@@ -26,6 +26,8 @@ pub enum Owner {
     Sequence(SequenceId),
     /// A lease, by number: read by a decode group, written by nobody.
     Lease(u64),
+    /// The prefix store, until it has been read for it.
+    Store,
 }
 
 /// What is known of one block.

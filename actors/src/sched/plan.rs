@@ -29,7 +29,7 @@ impl Scheduler {
             if choice.budget == 0 {
                 break;
             }
-            if self.gains_by_waiting(arrival, &choice.rows) {
+            if self.awaits_store(arrival) || self.gains_by_waiting(arrival, &choice.rows) {
                 continue;
             }
             if !self.begin(arrival) {
@@ -77,8 +77,8 @@ impl Scheduler {
         let Some(mut sequence) = self.sequences.remove(&arrival) else { return false };
         let found = self.worth(self.found(&sequence));
         let room = self.settle(&mut sequence, found);
-        if room {
-            self.skip(&mut sequence);
+        if room && !self.arrive(&mut sequence, found) {
+            self.skip(&mut sequence, found);
             sequence.phase = Phase::Running;
         }
         self.sequences.insert(arrival, sequence);

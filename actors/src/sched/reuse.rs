@@ -23,7 +23,9 @@
 use std::collections::BTreeSet;
 
 use super::{Bounds, Scheduler};
+use super::stored::Shelf;
 use crate::kv::{BlockHash, Pool, blocks_for};
+use crate::message::BlockName;
 use crate::sequence::{Sequence, State};
 
 /// Tokens since the start of the group.
@@ -59,16 +61,22 @@ impl Claims {
     }
 }
 
-/// Seals the blocks of `sequence` that are full now.
-pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, bounds: &Bounds) {
+/// Seals the blocks of `sequence` that are full now, and offers the new ones to the prefix store.
+pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, bounds: &Bounds) {
     let Some(chain) = &bounds.reuse else { return };
     let (tokens, images) = (&sequence.tokens[..sequence.computed], &sequence.request.images);
     chain.extend_seeing(&mut sequence.hashes, tokens, images);
     let (owner, full) = (sequence.owner(), sequence.computed / bounds.block_size as usize);
     for n in sequence.sealed..full {
-        sequence.blocks[n] = pool.seal(sequence.blocks[n], sequence.hashes[n], owner);
+        let (own, hash) = (sequence.blocks[n], sequence.hashes[n]);
+        sequence.blocks[n] = pool.seal(own, hash, owner);
+        if bounds.store.is_some() && n >= sequence.kept && sequence.blocks[n] == own {
+            let parent = n.checked_sub(1).map(|before| sequence.hashes[before]);
+            shelf.keep(BlockName { hash, parent }, own, pool);
+        }
     }
     sequence.sealed = sequence.sealed.max(full);
+    sequence.kept = sequence.kept.max(full);
 }
 
 impl Scheduler {
@@ -109,15 +117,17 @@ impl Scheduler {
         true
     }
 
-    /// A sequence that has just settled begins behind what was found, or so many tokens before its end as are replayed.
-    pub(super) fn skip(&mut self, sequence: &mut Sequence) {
-        let found = sequence.sealed * self.bounds.block_size as usize;
+    /// A sequence that has just settled begins behind the `blocks` that were found, or so many tokens before their end as
+    /// are replayed.
+    pub(super) fn skip(&mut self, sequence: &mut Sequence, blocks: usize) {
+        let size = self.bounds.block_size as usize;
+        let found = self.worth(blocks) * size;
         let replay = self.bounds.state.map_or(0, |state| state.replay.min(found));
         let start = found - replay;
         sequence.skip(start);
         sequence.replay(replay);
         if let Some(state) = &mut sequence.state {
-            state.valid_from = start;
+            (state.valid_from, state.written) = (start, blocks * size);
         }
         self.reused.sought += sequence.tokens.len() as u64;
         self.reused.found += start as u64;
@@ -144,7 +154,7 @@ impl Scheduler {
         let size = self.bounds.block_size as usize;
         let sequence = self.sequences.get_mut(&arrival).expect("only known sequences catch up");
         let owner = sequence.owner();
-        while sequence.computed.is_multiple_of(size)
+        while sequence.computed == sequence.sealed * size
             && sequence.computed / size < sequence.reusable(size as u32)
         {
             let next = sequence.computed / size;

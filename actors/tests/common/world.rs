@@ -27,6 +27,7 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         answers: true,
         reuse: reuse.then(|| HashChain::new(b"test", block_size)),
         state: None,
+        store: None,
     }
 }
 

@@ -1,0 +1,232 @@
+//! What the prefix store has of a sequence is fetched and not computed.
+//!
+//! - A **waiting** sequence is asked for once: how many blocks of its beginning are there? It begins when that is known, or
+//!   when the group gives the store up, and meanwhile holds nothing and lets others begin.
+//! - When it begins and the store has more than the ledger finds, it **arrives**: it owns its blocks, the store's bytes are
+//!   pulled a few blocks at a time, and it lands behind the last one that came. What does not come is computed.
+//! - Blocks that are sealed here, and that the store did not bring, are read with the next step and **kept**: they belong to
+//!   the store too until then. There is room for so many at once; what is more is not kept, and counted.
+//!
+//! Every question has one answer, at most so many are open at once, and the group may give up any of them: a store that is
+//! slow, or wrong, or dead costs time and never an answer.
+
+use super::Scheduler;
+use crate::kv::{BlockId, Owner, Pool};
+use crate::message::{BlockName, CacheAsk, Export, Import, Place, Reader, SequenceId};
+use crate::sequence::{Phase, Sequence};
+use bytes::Bytes;
+
+/// Blocks in one pull.
+const PULL: usize = 32;
+/// Blocks that may wait to be read for the store.
+const KEEPS_MAX: usize = 512;
+/// Blocks that one step reads for the store.
+const KEEPS_A_STEP: usize = 64;
+
+/// What a group of a plan with a prefix store keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreBounds {
+    /// Questions that may be open at once.
+    pub asks_max: usize,
+    /// Bytes of a block.
+    pub block_bytes: usize,
+}
+
+/// What the prefix store has of a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stored {
+    /// It was not asked.
+    #[default]
+    Unknown,
+    /// The answer is on its way.
+    Asked,
+    /// So many blocks from the first; 0 too where it did not answer.
+    Blocks(usize),
+}
+
+/// Blocks of an arriving sequence that the store brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetching {
+    /// Blocks, from the first, that are here.
+    here: usize,
+    /// Blocks that the store has.
+    end: usize,
+    /// A pull is open.
+    asked: bool,
+}
+
+/// Since the start of the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Blocks that the store brought.
+    pub fetched: u64,
+    /// Blocks that were given to it.
+    pub kept: u64,
+    /// Blocks that were not, for want of room.
+    pub dropped: u64,
+    /// Questions that were given up.
+    pub given_up: u64,
+}
+
+/// The scheduler's side of the prefix store.
+#[derive(Default)]
+pub(super) struct Shelf {
+    /// Sealed blocks that wait to be read.
+    keeps: Vec<(BlockName, BlockId)>,
+    /// Those that the step in flight reads.
+    reading: Vec<BlockId>,
+    counts: StoreCounts,
+}
+
+impl Shelf {
+    /// A block was sealed: it will be read for the store, if there is room for it.
+    pub(super) fn keep(&mut self, name: BlockName, block: BlockId, pool: &mut Pool) {
+        if self.keeps.len() == KEEPS_MAX {
+            self.counts.dropped += 1;
+            return;
+        }
+        pool.share(&[block], Owner::Store);
+        self.keeps.push((name, block));
+    }
+
+    /// What the next step reads for the store.
+    pub(super) fn export(&mut self) -> Option<Export> {
+        let count = self.keeps.len().min(KEEPS_A_STEP);
+        let (names, blocks): (Vec<_>, Vec<_>) = self.keeps.drain(..count).unzip();
+        self.counts.kept += count as u64;
+        let places = blocks.iter().map(|&block| Place::Block(block)).collect();
+        self.reading = blocks;
+        (count > 0).then(|| Export { reader: Reader::Store(names), places })
+    }
+
+    /// The step in flight is done.
+    pub(super) fn read(&mut self, pool: &mut Pool) {
+        pool.give_back(std::mem::take(&mut self.reading), Owner::Store);
+    }
+}
+
+impl Scheduler {
+    /// What is to be asked of the store now. Each question is open until it is answered or given up.
+    pub fn asks(&mut self) -> Vec<CacheAsk> {
+        let Some(bounds) = self.bounds.store else { return Vec::new() };
+        let room = bounds.asks_max.saturating_sub(self.asking().count());
+        let arrivals: Vec<u64> = self.sequences.keys().copied().collect();
+        arrivals.into_iter().filter_map(|arrival| self.ask(arrival)).take(room).collect()
+    }
+
+    fn ask(&mut self, arrival: u64) -> Option<CacheAsk> {
+        let awaits = self.awaits_store(arrival);
+        let reusable = self.sequences[&arrival].reusable(self.bounds.block_size);
+        let sequence = self.sequences.get_mut(&arrival)?;
+        if awaits && sequence.stored == Stored::Unknown {
+            sequence.stored = Stored::Asked;
+            return Some(CacheAsk::Seek(sequence.id(), sequence.hashes[..reusable].to_vec()));
+        }
+        let id = sequence.id();
+        let fetching = sequence.fetching.as_mut().filter(|fetching| !fetching.asked)?;
+        fetching.asked = true;
+        let (first, end) = (fetching.here, fetching.end.min(fetching.here + PULL));
+        Some(CacheAsk::Fetch(id, first, sequence.hashes[first..end].to_vec()))
+    }
+
+    /// Whether a waiting sequence should wait for what the store says of it.
+    pub(super) fn awaits_store(&self, arrival: u64) -> bool {
+        let sequence = &self.sequences[&arrival];
+        let unsaid = !matches!(sequence.stored, Stored::Blocks(_));
+        let more = || {
+            let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
+            self.worth(reusable) > self.found(sequence)
+        };
+        self.bounds.store.is_some() && sequence.phase == Phase::Waiting && unsaid && more()
+    }
+
+    /// The store has the first `blocks` blocks of a sequence.
+    pub fn sought(&mut self, id: SequenceId, blocks: usize) {
+        if let Some(sequence) = self.find_mut(id)
+            && sequence.stored == Stored::Asked
+        {
+            let most = sequence.hashes.len();
+            sequence.stored = Stored::Blocks(blocks.min(most));
+        }
+    }
+
+    /// Bytes of blocks of an arriving sequence, from block `first` on. It lands when these were the last, or are fewer
+    /// than were asked for.
+    pub fn fetched(&mut self, id: SequenceId, first: usize, data: Vec<Bytes>) {
+        let Some(bytes) = self.bounds.store.map(|store| store.block_bytes) else { return };
+        let Some((&arrival, sequence)) = self.find(id) else { return };
+        let Some(mut fetching) = sequence.fetching.filter(|f| f.asked && f.here == first) else { return };
+        let asked = (fetching.end - first).min(PULL);
+        let whole = data.iter().take(asked).take_while(|data| data.len() == bytes).count();
+        let places: Vec<BlockId> = sequence.blocks[first..first + whole].to_vec();
+        let imports = places.into_iter().zip(data);
+        self.imports.extend(imports.map(|(block, data)| (arrival, Import { place: Place::Block(block), data })));
+        self.shelf.counts.fetched += whole as u64;
+        fetching = Fetching { here: first + whole, asked: false, ..fetching };
+        let sequence = self.sequences.get_mut(&arrival).expect("it was just found");
+        sequence.fetching = Some(fetching);
+        if whole < asked || fetching.here == fetching.end {
+            self.land(arrival);
+        }
+    }
+
+    /// Nobody waits for the store's answer about this sequence any longer; what it has brought is used.
+    pub fn give_up(&mut self, id: SequenceId) {
+        let Some((&arrival, sequence)) = self.find(id) else { return };
+        let (asked, fetching) = (sequence.stored == Stored::Asked, sequence.fetching.is_some());
+        if asked || fetching {
+            self.shelf.counts.given_up += 1;
+            self.sequences.get_mut(&arrival).expect("it was just found").stored = Stored::Blocks(0);
+        }
+        if fetching {
+            self.land(arrival);
+        }
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(&self) -> usize {
+        self.bounds.block_size as usize
+    }
+
+    /// The store is gone: no question is open any more.
+    pub fn store_lost(&mut self) {
+        for id in self.asking().collect::<Vec<_>>() {
+            self.give_up(id);
+        }
+    }
+
+    /// Sequences with an open question.
+    fn asking(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        let asks = |s: &&Sequence| s.stored == Stored::Asked || s.fetching.is_some_and(|f| f.asked);
+        self.sequences.values().filter(|s| s.phase != Phase::Doomed).filter(asks).map(Sequence::id)
+    }
+
+    /// What went to and fro so far.
+    pub fn store_counts(&self) -> StoreCounts {
+        self.shelf.counts
+    }
+
+    /// A sequence that has just settled arrives, when the store has more of it than the `found` blocks of the ledger.
+    pub(super) fn arrive(&self, sequence: &mut Sequence, found: usize) -> bool {
+        let Stored::Blocks(stored) = sequence.stored else { return false };
+        let end = stored.min(sequence.reusable(self.bounds.block_size));
+        if self.worth(end) <= found {
+            return false;
+        }
+        sequence.phase = Phase::Arriving;
+        sequence.fetching = Some(Fetching { here: found, end, asked: false });
+        true
+    }
+
+    /// An arriving sequence begins behind the blocks that are here. They are sealed when their first step is done: until
+    /// then their bytes are on the way.
+    fn land(&mut self, arrival: u64) {
+        let Some(mut sequence) = self.sequences.remove(&arrival) else { return };
+        if let (Some(fetching), Phase::Arriving) = (sequence.fetching.take(), sequence.phase) {
+            sequence.kept = sequence.kept.max(fetching.here);
+            sequence.phase = Phase::Running;
+            self.skip(&mut sequence, fetching.here);
+        }
+        self.sequences.insert(arrival, sequence);
+    }
+}

@@ -1,0 +1,110 @@
+//! The prefix store through the whole graph: what one group computed is found by another, and by the same one after its
+//! death; answers are what they would have been, whoever dies, is slow, or forgets.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{World, alone, alone_with, plan_with, resources, submit};
+use millstream_actors::request::{Outcome, Submit};
+use millstream_runtime::{Faults, Time};
+
+const V41: &str = "tiny-deepseek-v41/ckpt-w16";
+/// Eight layers with windows of sixteen.
+const EXACT: u32 = 8 * 16;
+const TIERS: [&str; 2] = ["", "tiers = [{ host = \"64MiB\" }]"];
+
+/// Ids that are text for every vocabulary here.
+fn text(length: u32, seed: u32) -> Vec<u32> {
+    (0..length).map(|n| (n * 37 + (n / 7) * seed + seed * 101) % 230 + 20).collect()
+}
+
+/// `count` prompts with one beginning, one of each three longer than the others share.
+fn requests(count: u64) -> Vec<Submit> {
+    let shared = text(200, 1);
+    let prompt = |id: u64| [&shared[..], &text(5 + 20 * (id as u32 % 3), id as u32 + 2)].concat();
+    (1..=count).map(|id| submit(id, &prompt(id), 6)).collect()
+}
+
+/// A death after each request: all that is found later was kept outside the group.
+#[test]
+fn what_a_dead_group_computed_is_not_computed_again() {
+    for (model, replay) in [("tiny-llama", 0), (V41, EXACT)] {
+        let resources = resources(model);
+        let requests = requests(4);
+        let expected = alone(&resources, &requests);
+        let memory = "memory = \"32MiB\"";
+        let plan = plan_with(TIERS, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
+        let mut world = World::new(&plan, &resources, 1, Faults::none());
+        for (n, request) in (0..).zip(&requests) {
+            world.submit_at(Duration::from_secs(10 * n), request.clone());
+            world.run();
+            world.assert_quiet(model);
+            assert!(world.sim.kill("decode"));
+        }
+        assert_eq!(world.answers, expected, "{model}");
+        let cached: Vec<u32> = world.cached.values().copied().collect();
+        assert_eq!(cached, [0, 192 - replay, 192 - replay, 192 - replay], "{model}");
+        assert_eq!(world.replayed.values().sum::<u32>(), 3 * replay);
+        assert!(world.sum(|group| &group.blocks_fetched) >= 12, "twelve blocks of the beginning");
+    }
+}
+
+/// Split and with two prefill groups: a prompt that goes to the other group finds what the first one computed.
+#[test]
+fn any_group_finds_what_another_computed() {
+    let resources = resources("tiny-llama");
+    let requests = requests(12);
+    let expected = alone(&resources, &requests);
+    let plan = plan_with(TIERS, "groups = 2\nchunk_tokens = 64", "joined = false\ngroups = 2");
+    for apart in [Duration::ZERO, Duration::from_millis(2), Duration::from_secs(1)] {
+        let mut world = World::new(&plan, &resources, 1, Faults::none());
+        for (n, request) in (0..).zip(&requests) {
+            world.submit_at(apart * n, request.clone());
+        }
+        world.run();
+        world.assert_quiet("two and two");
+        assert_eq!(world.answers, expected, "{apart:?}");
+    }
+}
+
+/// Deaths of everyone, lost and late messages: the same answers, and nothing stays behind.
+#[test]
+fn chaos_costs_time_and_nothing_else() {
+    let resources = resources("tiny-llama");
+    let requests = requests(16);
+    let expected = alone_with("", &resources, &requests);
+    let mut finished = 0;
+    for seed in 0..24 {
+        let mut faults = Faults::from_seed(seed);
+        let groups = ["prefill.0", "prefill.1", "decode"].iter();
+        faults.lossless = groups.flat_map(|group| [format!("{group}.steps"), format!("{group}.done")]).collect();
+        faults.spare = vec!["gateway".to_owned()];
+        let small = "memory = \"256KiB\"";
+        let (prefill, decode) = if seed % 2 == 0 {
+            (format!("chunk_tokens = 32\n{small}"), format!("joined = true\n{small}"))
+        } else {
+            (format!("chunk_tokens = 32\ngroups = 2\n{small}"), format!("joined = false\n{small}"))
+        };
+        let host = ["", if seed % 3 == 0 { "tiers = [{ host = \"100KiB\" }]" } else { TIERS[1] }];
+        let plan = plan_with(["[limits]\nrestarts = 1000", host[1]], &prefill, &decode);
+        let mut world = World::new(&plan, &resources, seed, faults);
+        for (n, request) in (0..).zip(&requests) {
+            world.submit_at(Duration::from_millis(15) * n, request.clone());
+        }
+        for (n, victim) in (1..).zip(["cache", "decode", "cache", "router"]) {
+            world.sim.run_until(Time::ZERO + Duration::from_millis(40) * n);
+            world.read();
+            world.sim.kill(victim);
+        }
+        world.run();
+        world.assert_quiet(&format!("seed {seed}"));
+        for (id, answer) in &world.answers {
+            if matches!(answer.outcome, Some(Outcome::Finished(_))) {
+                assert_eq!(answer, &expected[id], "seed {seed}");
+                finished += 1;
+            }
+        }
+    }
+    assert!(finished > 24 * requests.len() / 2, "{finished} finished");
+}
