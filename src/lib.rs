@@ -19,6 +19,7 @@ pub mod desk;
 pub mod eval;
 mod http;
 mod json;
+mod lasting;
 pub mod limits;
 pub mod meters;
 pub mod mill;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use millstream_actors::assemble::{Driver, Resources, assemble};
-use millstream_actors::gauges::{EncodeGauges, GroupGauges};
+use millstream_actors::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use millstream_runtime::live::{self, LiveOptions, Running};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 use tokio::task::JoinHandle;
@@ -21,6 +21,8 @@ use crate::source::Refused;
 const TICK: Duration = Duration::from_millis(250);
 /// A stream may outlive the longest deadline by this much before the desk forgets it.
 const DEADLINE_SLACK: Duration = Duration::from_secs(30);
+/// Between two looks whether all is written.
+const WRITTEN_TICK: Duration = Duration::from_millis(20);
 /// For messages still under way after the last stream has ended.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
@@ -30,6 +32,7 @@ pub struct Mill {
     desk: Arc<Desk>,
     gauges: Vec<Arc<GroupGauges>>,
     encoders: Vec<Arc<EncodeGauges>>,
+    cache: Option<Arc<CacheGauges>>,
     reach: u32,
     progress: Arc<Progress>,
     keeper: JoinHandle<()>,
@@ -62,8 +65,9 @@ impl Mill {
             progress: Arc::clone(&progress),
             gateway: gateway.seat,
         };
-        let (gauges, encoders, reach) = (assembly.gauges, assembly.encoders, assembly.reach.tokens);
-        Ok(Self { running, desk, gauges, encoders, reach, progress, keeper: tokio::spawn(keeper.keep()) })
+        let (gauges, encoders, cache) = (assembly.gauges, assembly.encoders, assembly.cache);
+        let (reach, keeper) = (assembly.reach.tokens, tokio::spawn(keeper.keep()));
+        Ok(Self { running, desk, gauges, encoders, cache, reach, progress, keeper })
     }
 
     /// The graph itself: its seats and lanes, and how to kill a seat.
@@ -91,6 +95,29 @@ impl Mill {
         &self.encoders
     }
 
+    /// What the cache shows of itself, where the plan has a prefix store.
+    pub fn cache(&self) -> Option<&Arc<CacheGauges>> {
+        self.cache.as_ref()
+    }
+
+    /// Waits until what is to be kept is written, or for too long.
+    async fn written(&self) {
+        let Some(cache) = &self.cache else { return };
+        let mut ticks = tokio::time::interval(WRITTEN_TICK);
+        let written = async {
+            // What was sealed last may be on its way to the cache still.
+            for _ in 0..3 {
+                ticks.tick().await;
+            }
+            while cache.unwritten_bytes.get() > 0 {
+                ticks.tick().await;
+            }
+        };
+        if tokio::time::timeout(SETTLE_MAX, written).await.is_err() {
+            tracing::warn!("stopped before all blocks were written to the prefix store");
+        }
+    }
+
     pub(crate) fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
@@ -101,6 +128,7 @@ impl Mill {
         self.desk.close();
         let emptied = tokio::time::timeout(limit, self.desk.empty()).await.is_ok();
         if emptied {
+            self.written().await;
             self.running.drain(SETTLE_MAX).await;
         }
         self.stop().await;

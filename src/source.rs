@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
 use crate::builtin;
+use crate::lasting;
 use crate::simulate::tiny;
 
 /// Why a source cannot be used at all: the command ends with exit code 2.
@@ -141,7 +142,11 @@ impl Source {
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        Ok(Resources::load_with(&place.path, self.plan.activations).map_err(unusable)?)
+        let store = match self.plan.cache.lasting() {
+            Some(tier) => Some(lasting::open(tier, &self.folders[0], &place.path)?),
+            None => None,
+        };
+        Ok(Resources { store, ..Resources::load_with(&place.path, self.plan.activations).map_err(unusable)? })
     }
 
     /// Where the model lies.

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use millstream_kernels::{KvLayout, KvMemory, Model};
+use millstream_runtime::blob::Blob;
 use millstream_runtime::{Graph, Inlet, Outlet};
 use millstream_topology::{
     Activations, ActorPlan, EncodeSettings, GroupSettings, KvFormat, Plan, Role, Settings,
@@ -15,6 +17,7 @@ use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
 use crate::sched::StateBounds;
+use crate::store::{Stamp, WriterId};
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::tokenizer::Reach;
 
@@ -30,6 +33,27 @@ pub struct Resources {
     pub tokenizer: Arc<Tokenizer>,
     /// Chats to prompts; a base model may have none.
     pub template: Option<Arc<ChatTemplate>>,
+    /// Where blocks are kept beyond the life of the process; needed where the plan has a tier that lasts.
+    pub store: Option<LastingStore>,
+}
+
+/// A byte store for blocks, opened by the shell.
+#[derive(Clone)]
+pub struct LastingStore {
+    /// Where objects are.
+    pub blob: Arc<dyn Blob>,
+    /// Digest of the model's files ([`millstream_kernels::fingerprint`]).
+    pub model: [u8; 32],
+    /// A number that no other run of a process on this store has; each life of the cache takes the next one.
+    pub writer: Arc<AtomicU64>,
+    /// The wall clock when the driver's began.
+    pub began: Stamp,
+}
+
+impl LastingStore {
+    fn next_writer(&self) -> WriterId {
+        WriterId(self.writer.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Resources {
@@ -56,7 +80,8 @@ impl Resources {
         let text = |source| Error::Text { path: place(), source };
         let tokenizer = tokenizer.map_err(text)?;
         let template = ChatTemplate::load(&loaded.text, &tokenizer).map_err(text)?;
-        Ok(Self { model: loaded.model, tokenizer: Arc::new(tokenizer), template: template.map(Arc::new) })
+        let (tokenizer, template) = (Arc::new(tokenizer), template.map(Arc::new));
+        Ok(Self { model: loaded.model, tokenizer, template, store: None })
     }
 
     /// Ids that end an answer, from the model's files and the tokenizer's.
@@ -110,6 +135,9 @@ pub struct Assembly {
 pub fn assemble(plan: &Plan, resources: &Resources, driver: Driver) -> Result<Assembly, Error> {
     if let Some(refusal) = plan.refusal() {
         return Err(Error::NotBuilt(refusal));
+    }
+    if plan.cache.lasts() && resources.store.is_none() {
+        return Err(Error::NoStore);
     }
     let groups = GroupPlan::of(plan, resources)?;
     let encoders = EncodePlan::of(plan, resources)?;

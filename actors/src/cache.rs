@@ -1,87 +1,333 @@
-//! cache: blocks by hash, for any group of the process. What a group seals is kept here and found by every other one,
-//! and by the same one when it has lost its memory.
+//! cache: blocks by hash, for every group of the process, and beyond its life. What a group seals is kept in host memory
+//! and, where the plan has a tier that lasts, on its way down to that; any group finds it, and so does the next process.
 //!
-//! A question is answered in the turn in which it comes. Nothing here waits for a group, and a group never waits long for
-//! this: what is not answered is computed.
+//! The answer to a question never waits for another group, and a group never waits long for this: what is not brought is
+//! computed. A `Seek` says how much of a beginning there is, and begins to bring up what host memory does not hold, while
+//! the sequence may still wait for its group; each `Fetch` is answered as soon as its blocks are here, or it is known that
+//! no more of them will come.
+//!
+//! Reading and writing is done by [`crate::disk`] seats; what is asked of them is [`crate::store`]'s business.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_runtime::{Actor, Ctx, ReplyOut};
+use millstream_runtime::{Actor, Ctx, HoldOut, ReplyOut, Time};
 
 use crate::gauges::CacheGauges;
 use crate::kv::BlockHash;
-use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept};
+use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
+use crate::store::{
+    ClassId, FetchId, NewBlock, News, Payload, Stamp, Stored, Tenant, Tier, TierOptions, Told, Wish,
+};
 
+mod flight;
 mod host;
 
+use flight::Flight;
 pub use host::Host;
 
-/// What a copy from this process's memory is predicted to take, for each byte.
-const COPY: Duration = Duration::from_nanos(1);
+/// Blocks that wait to be written are written after this long, full pack or not.
+const SETTLED: Duration = Duration::from_millis(250);
+/// How often it is looked what other processes have written, and room is made.
+const REFRESH: Duration = Duration::from_secs(30);
+/// What a byte is predicted to take from host memory, and from a disk before it was measured, in nanoseconds.
+const NEAR: f64 = 0.5;
+const FAR: f64 = 2.0;
+/// What a read is predicted to take beside its bytes.
+const SEEK: Duration = Duration::from_millis(1);
+
+/// A tier that lasts.
+pub struct Lasting {
+    /// What it is and keeps.
+    pub options: TierOptions,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// The wall clock when the driver's began.
+    pub began: Stamp,
+    /// To those that read and write.
+    pub disks: Vec<HoldOut<Wish>>,
+}
 
 /// See the module.
 pub struct Cache {
     host: Host,
-    /// One a group, in order.
-    groups: Vec<ReplyOut<CacheAnswer>>,
+    /// A seat and a lane for each group, in order.
+    groups: Vec<(String, ReplyOut<CacheAnswer>)>,
     gauges: Arc<CacheGauges>,
+    below: Option<Below>,
+}
+
+/// What is below host memory.
+struct Below {
+    tier: Tier,
+    block_size: u32,
+    began: Stamp,
+    /// Lanes, and how many wishes are out on each.
+    disks: Vec<(HoldOut<Wish>, usize)>,
+    /// Which disk has a wish, since when, and how many bytes it reads.
+    out: BTreeMap<u64, (usize, Time, u64)>,
+    flights: BTreeMap<SequenceId, Flight>,
+    fetches: BTreeMap<FetchId, SequenceId>,
+    next: u64,
+    /// Nanoseconds that a byte takes, of late.
+    byte: f64,
+    /// When what waits is written.
+    flush: Option<Time>,
+    refresh: Time,
 }
 
 impl Cache {
     /// A cache of `bytes` of host memory that answers these groups.
-    pub fn new(bytes: u64, groups: Vec<ReplyOut<CacheAnswer>>, gauges: Arc<CacheGauges>) -> Self {
-        let cache = Self { host: Host::new(bytes), groups, gauges };
+    pub fn new(
+        bytes: u64,
+        lasting: Option<Lasting>,
+        groups: Vec<(String, ReplyOut<CacheAnswer>)>,
+        gauges: Arc<CacheGauges>,
+    ) -> Self {
+        let cache = Self { host: Host::new(bytes), groups, gauges, below: lasting.map(Below::new) };
         cache.show();
         cache
     }
 
-    fn answer(&mut self, ask: CacheAsk, group: usize) {
-        let answer = match ask {
-            CacheAsk::Seek(sequence, hashes) => {
-                let (blocks, bytes) = self.seek(&hashes);
-                let time = Duration::from_nanos(COPY.as_nanos() as u64 * bytes);
-                CacheAnswer::Sought(sequence, blocks, time)
-            }
-            CacheAsk::Fetch(sequence, first, hashes) => {
+    fn ask(&mut self, ask: CacheAsk, group: usize, now: Time) {
+        match ask {
+            CacheAsk::Seek(sequence, hashes) => self.seek(sequence, &hashes, (group, now)),
+            CacheAsk::Fetch(sequence, first, hashes) => self.fetch(sequence, first, hashes, group),
+            CacheAsk::Forget(sequence) => self.forget(sequence),
+        }
+    }
+
+    fn seek(&mut self, sequence: SequenceId, hashes: &[BlockHash], (group, now): (usize, Time)) {
+        self.forget(sequence);
+        let found: Vec<Payload> = hashes.iter().map_while(|hash| self.host.get(hash)).collect();
+        let (near, bytes) = (found.len(), found.iter().map(|data| data.len()).sum::<usize>());
+        self.host.touch(&hashes[..near]);
+        self.gauges.sought.add(hashes.len());
+        let mut answer = (near, Duration::from_nanos((bytes as f64 * NEAR) as u64));
+        if let Some(below) = &mut self.below {
+            let (blocks, time) = below.begin(sequence, hashes, (near, group, now), self.host.bytes_max());
+            answer = (near + blocks, answer.1 + time);
+        }
+        self.groups[group].1.reply(CacheAnswer::Sought(sequence, answer.0, answer.1));
+    }
+
+    fn fetch(&mut self, sequence: SequenceId, first: usize, hashes: Vec<BlockHash>, group: usize) {
+        let flight = self.below.as_mut().and_then(|below| below.flights.get_mut(&sequence));
+        match flight {
+            Some(flight) => flight.asked = Some((first, hashes)),
+            None => {
                 let data: Vec<_> = hashes.iter().map_while(|hash| self.host.get(hash)).collect();
                 self.gauges.hits.add(data.len());
-                CacheAnswer::Fetched(sequence, first, data)
+                return self.groups[group].1.reply(CacheAnswer::Fetched(sequence, first, data));
             }
-            CacheAsk::Forget(_) => return, // every question has its answer already
-        };
-        self.groups[group].reply(answer);
+        }
+        self.serve(sequence);
     }
 
-    /// How many blocks of a beginning are here, and their bytes.
-    fn seek(&mut self, hashes: &[BlockHash]) -> (usize, u64) {
-        let found: Vec<_> = hashes.iter().map_while(|hash| self.host.get(hash)).collect();
-        self.host.touch(&hashes[..found.len()]);
-        self.gauges.sought.add(hashes.len());
-        (found.len(), found.iter().map(|data| data.len() as u64).sum())
+    /// Answers the open `Fetch` of a sequence, if all of its blocks are here or no more come.
+    fn serve(&mut self, sequence: SequenceId) {
+        let Some(below) = &mut self.below else { return };
+        let Some(flight) = below.flights.get_mut(&sequence) else { return };
+        let Some((first, data)) = flight.answer(|hash| self.host.get(hash)) else { return };
+        self.gauges.hits.add(data.len());
+        self.groups[flight.group].1.reply(CacheAnswer::Fetched(sequence, first, data));
+        if flight.is_done() {
+            self.forget(sequence);
+        }
     }
 
-    fn store(&mut self, kept: Vec<Kept>) {
+    fn forget(&mut self, sequence: SequenceId) {
+        if let Some(below) = &mut self.below
+            && let Some(flight) = below.flights.remove(&sequence)
+        {
+            below.fetches.remove(&flight.fetch);
+            below.tier.cancel(flight.fetch);
+        }
+    }
+
+    fn store(&mut self, kept: Vec<Kept>, now: Time) {
         let news: Vec<_> = kept.into_iter().filter(|kept| !self.host.has(&kept.name.hash)).collect();
         self.gauges.stored.add(news.len());
-        let blocks: Vec<_> = news.into_iter().map(|kept| (kept.name.hash, kept.data)).collect();
-        self.host.put(&blocks);
+        let chain: Vec<_> = news.iter().map(|kept| (kept.name.hash, kept.data.clone())).collect();
+        self.host.put(&chain);
+        if let Some(below) = &mut self.below {
+            news.into_iter().for_each(|kept| below.store(kept, now));
+        }
+    }
+
+    /// An answer of a disk.
+    fn told(&mut self, told: Told, now: Time) {
+        let Some(below) = &mut self.below else { return };
+        below.back(&told, now);
+        below.tier.told(told, below.stamp(now));
+    }
+
+    /// Takes in what the tier has brought up, and answers those who wait for it.
+    fn news(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        let mut served = Vec::new();
+        while let Some(news) = below.tier.news() {
+            let (fetch, arrived) = match news {
+                News::Arrived { fetch, place, bytes } => (fetch, Some((place, bytes))),
+                News::Ended { fetch, .. } => (fetch, None),
+            };
+            let Some(&sequence) = below.fetches.get(&fetch) else { continue };
+            let Some(flight) = below.flights.get_mut(&sequence) else { continue };
+            match arrived {
+                Some((place, bytes)) => self.host.put(&[(flight.arrive(place, bytes.clone()), bytes)]),
+                None => flight.end(),
+            }
+            if served.last() != Some(&sequence) {
+                served.push(sequence);
+            }
+        }
+        served.into_iter().for_each(|sequence| self.serve(sequence));
     }
 
     fn show(&self) {
-        self.gauges.host_bytes.set(self.host.bytes() as usize);
-        self.gauges.host_blocks.set(self.host.len());
+        let gauges = &self.gauges;
+        gauges.host_bytes.set(self.host.bytes() as usize);
+        gauges.host_blocks.set(self.host.len());
+        let Some(below) = &self.below else { return };
+        let (tier, counts) = (&below.tier, below.tier.counts());
+        gauges.lasting_bytes.set(tier.bytes() as usize);
+        gauges.lasting_blocks.set(tier.blocks());
+        gauges.unwritten_bytes.set(tier.ledger().queued_bytes as usize);
+        gauges.flights.set(below.flights.len());
+        gauges.read_bytes.set(counts.fetched_bytes as usize);
+        gauges.written_bytes.set(counts.stored_bytes as usize);
+        gauges.damaged_blocks.set(counts.damaged_blocks as usize);
+        gauges.unwritten_blocks.set((counts.dropped_full + counts.dropped_failed) as usize);
+        gauges.errors.set(counts.errors as usize);
+    }
+}
+
+impl Below {
+    fn new(lasting: Lasting) -> Self {
+        let Lasting { options, block_size, began, disks } = lasting;
+        Self {
+            tier: Tier::new(options),
+            block_size,
+            began,
+            disks: disks.into_iter().map(|disk| (disk, 0)).collect(),
+            out: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            next: 0,
+            byte: FAR,
+            flush: None,
+            refresh: Time::ZERO,
+        }
+    }
+
+    fn stamp(&self, now: Time) -> Stamp {
+        self.began.after(u32::try_from(now.as_nanos() / 1_000_000_000).unwrap_or(u32::MAX))
+    }
+
+    /// Begins to bring up what follows the first `near` blocks, as far as that fits into `room` bytes with what is on its
+    /// way already. Says how many blocks these are, and what they will take.
+    fn begin(
+        &mut self,
+        sequence: SequenceId,
+        hashes: &[BlockHash],
+        (near, group, now): (usize, usize, Time),
+        room: u64,
+    ) -> (usize, Duration) {
+        let wanted = &hashes[near..];
+        let plan = self.tier.plan(wanted, Tenant::default());
+        let flying: u64 = self.flights.values().map(|flight| flight.bytes).sum();
+        if plan.blocks == 0 || flying + plan.bytes > room {
+            return (0, Duration::ZERO);
+        }
+        let fetch = FetchId(self.next);
+        self.next += 1;
+        let class = (ClassId::default(), self.stamp(now));
+        let plan = self.tier.fetch(fetch, wanted, Tenant::default(), class);
+        if plan.blocks > 0 {
+            let names = wanted[..plan.blocks].to_vec();
+            self.fetches.insert(fetch, sequence);
+            self.flights.insert(sequence, Flight::new((fetch, group), near, names, plan.bytes));
+        }
+        let read = Duration::from_nanos((plan.bytes as f64 * self.byte) as u64);
+        (plan.blocks, read + SEEK * plan.reads as u32)
+    }
+
+    fn store(&mut self, kept: Kept, now: Time) {
+        let block = NewBlock {
+            hash: kept.name.hash,
+            parent: kept.name.parent,
+            depth: kept.name.depth,
+            tokens: self.block_size,
+            class: ClassId::default(),
+            tenant: Tenant::default(),
+            bytes: kept.data,
+        };
+        if self.tier.store(block, self.stamp(now)) == Stored::Queued {
+            self.flush.get_or_insert(now + SETTLED);
+        }
+    }
+
+    /// Gives wishes to the disk with the least to do.
+    fn pump(&mut self, now: Time) {
+        while let Some(wish) = self.tier.wish() {
+            let least = (0..self.disks.len()).min_by_key(|&disk| self.disks[disk].1);
+            let disk = least.expect("a tier that lasts has a disk");
+            self.disks[disk].1 += 1;
+            self.out.insert(wish.id.0, (disk, now, wish.reads()));
+            self.disks[disk].0.send(wish);
+        }
+    }
+
+    /// A disk has answered.
+    fn back(&mut self, told: &Told, now: Time) {
+        let Some((disk, sent, bytes)) = self.out.remove(&told.id.0) else { return };
+        self.disks[disk].1 -= 1;
+        if bytes >= 1 << 16 {
+            let took = now.saturating_since(sent).as_nanos() as f64 / bytes as f64;
+            self.byte += (took - self.byte) / 8.0;
+        }
+    }
+
+    /// What is due by the clock. Says when the next thing is.
+    fn tick(&mut self, now: Time) -> Time {
+        if self.flush.is_some_and(|flush| flush <= now) {
+            self.flush = None;
+            self.tier.flush();
+        }
+        if self.refresh <= now {
+            self.refresh = now + REFRESH;
+            self.tier.refresh();
+            self.tier.collect(self.stamp(now));
+        }
+        self.flush.map_or(self.refresh, |flush| flush.min(self.refresh))
     }
 }
 
 impl Actor for Cache {
     type Message = CacheMessage;
 
-    fn handle(&mut self, message: CacheMessage, _ctx: &mut Ctx<'_>) {
+    fn handle(&mut self, message: CacheMessage, ctx: &mut Ctx<'_>) {
         match message {
-            CacheMessage::Ask(ask, group) => self.answer(ask, group),
-            CacheMessage::Store(kept) => self.store(kept),
+            CacheMessage::Ask(ask, group) => self.ask(ask, group, ctx.now()),
+            CacheMessage::Store(kept) => self.store(kept, ctx.now()),
+            CacheMessage::Told(told) => self.told(told, ctx.now()),
+        }
+    }
+
+    fn settle(&mut self, ctx: &mut Ctx<'_>) {
+        self.news();
+        if let Some(below) = &mut self.below {
+            ctx.wake_at(below.tick(ctx.now()));
+            below.pump(ctx.now());
         }
         self.show();
+    }
+
+    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
+        let Some(number) = self.groups.iter().position(|(seat, _)| seat == peer) else { return };
+        let Some(below) = &self.below else { return };
+        let theirs = below.flights.iter().filter(|(_, flight)| flight.group == number);
+        theirs.map(|(&sequence, _)| sequence).collect::<Vec<_>>().into_iter().for_each(|s| self.forget(s));
     }
 }

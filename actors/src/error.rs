@@ -56,6 +56,9 @@ pub enum Error {
     /// The plan has an encode actor, and nothing to look with.
     #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]
     NoEyes(String),
+    /// The plan has a tier that lasts, and whoever assembles it opened none.
+    #[error("the plan keeps blocks in a tier that lasts, and none is opened")]
+    NoStore,
     /// The plan asks for what is not built yet.
     #[error("{0}")]
     NotBuilt(String),

@@ -80,6 +80,24 @@ pub struct CacheGauges {
     pub host_bytes: Gauge,
     /// Blocks in host memory.
     pub host_blocks: Gauge,
+    /// Bytes of the tier that lasts.
+    pub lasting_bytes: Gauge,
+    /// Blocks that are found there.
+    pub lasting_blocks: Gauge,
+    /// Bytes that wait to be written there.
+    pub unwritten_bytes: Gauge,
+    /// Sequences for which blocks are brought up from there.
+    pub flights: Gauge,
+    /// Bytes of blocks that were read there, since start.
+    pub read_bytes: Gauge,
+    /// Bytes of blocks that were written there, since start.
+    pub written_bytes: Gauge,
+    /// Blocks there whose bytes were not what was stored, since start.
+    pub damaged_blocks: Gauge,
+    /// Blocks that were not written there, for want of room or because it failed, since start.
+    pub unwritten_blocks: Gauge,
+    /// Calls there that failed, since start.
+    pub errors: Gauge,
 }
 
 /// Numbers of one encode actor. Written by its seat alone.

@@ -11,7 +11,7 @@
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
 //!
-//! Blocks that outlive a group are with [`cache`]. Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
+//! Blocks that outlive a group are with [`cache`], which keeps them by [`store`] and has [`disk`] read and write. Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
 //! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and [`sample`] (chooses a token).
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
@@ -19,6 +19,7 @@ pub mod assemble;
 pub mod cache;
 pub mod decode;
 pub mod detokenizer;
+pub mod disk;
 pub mod encode;
 pub mod error;
 pub mod gateway;

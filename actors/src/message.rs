@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
+use crate::store::{Payload, Told};
 
 /// One attempt at one request inside a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -266,6 +266,8 @@ pub enum CacheMessage {
     Ask(CacheAsk, usize),
     /// prefill, decode → cache (offer): what does not fit is not kept.
     Store(Vec<Kept>),
+    /// disk → cache (reply)
+    Told(Told),
 }
 
 /// What a group asks of the prefix store.
@@ -293,7 +295,7 @@ pub enum CacheAnswer {
     /// The first so many blocks are there, and can be had in about this time.
     Sought(SequenceId, usize, Duration),
     /// Blocks from the given place on; fewer than asked for, or none, where the store could not bring them.
-    Fetched(SequenceId, usize, Vec<Bytes>),
+    Fetched(SequenceId, usize, Vec<Payload>),
 }
 
 /// How a block is known.
@@ -303,6 +305,8 @@ pub struct BlockName {
     pub hash: BlockHash,
     /// That of the block before it; `None` for the first.
     pub parent: Option<BlockHash>,
+    /// Blocks before it.
+    pub depth: u32,
 }
 
 /// A block on its way to the prefix store.
@@ -310,7 +314,7 @@ pub struct Kept {
     /// Its name.
     pub name: BlockName,
     /// Its bytes.
-    pub data: Bytes,
+    pub data: Payload,
 }
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
@@ -341,7 +345,7 @@ pub struct Import {
     /// Where to put them.
     pub place: Place,
     /// As [`Export`] made them.
-    pub data: Bytes,
+    pub data: Payload,
 }
 
 /// Pieces that leave the group.

@@ -17,13 +17,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockId, HashChain, Pool};
 use crate::message::{Chosen, Export, Found, Import, Observed, Place, SequenceId, Step, StepDone, Token};
 use crate::request::{Logprobs, Refusal, Request};
 use crate::sequence::{Phase, Sequence, State};
+use crate::store::Payload;
 
 mod plan;
 mod reuse;
@@ -184,7 +184,7 @@ impl Scheduler {
     }
 
     /// Bytes for piece number `first`, `first + 1`, … of an adopted sequence: its blocks, then its state. Unknown sequences are passed over.
-    pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Bytes>) {
+    pub fn import(&mut self, id: SequenceId, first: usize, data: Vec<Payload>) {
         let Some((&arrival, sequence)) = self.find(id) else { return };
         let places: Vec<Place> = sequence.places(self.bounds.block_size).skip(first).collect();
         let imports = places.into_iter().zip(data).map(|(place, data)| (arrival, Import { place, data }));

@@ -5,6 +5,7 @@
 //! Replace model files by renaming a new file over the old one.
 
 pub(crate) mod gguf;
+mod fingerprint;
 mod map;
 mod noted;
 pub(crate) mod repack;
@@ -16,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use fingerprint::fingerprint;
 pub use map::Mapped;
 pub(crate) use noted::Noted;
 pub use noted::TensorFacts;

@@ -85,8 +85,6 @@ const fn count(name: &'static str, most: u64, preset: u64, doc: &'static str) ->
     key(name, Kind::Count { least: 1, most }, Preset::Count(preset), doc)
 }
 
-/// Why tiers that last are refused.
-const NOT_LASTING: &str = "blocks stay in the memory of the process for now";
 /// A hundred days, in milliseconds: the longest a lease, a deadline or a step may last.
 const TIME_MAX: u64 = 100 * 86_400_000;
 /// A pebibyte.
@@ -336,8 +334,8 @@ pub(crate) static CACHE: &[Key] = &[
 pub(crate) static TIER: &[Key] = &[
     later("device", Kind::Size { most: SIZE_MAX }, "Memory of the device.", "groups say it as `memory`"),
     key("host", Kind::Size { most: SIZE_MAX }, Preset::None, "Memory of the host."),
-    later("disk", Kind::Text, "A folder on a local disk.", NOT_LASTING),
-    later("shared", Kind::Text, "The URL of a store that all hosts reach.", NOT_LASTING),
+    key("disk", Kind::Text, Preset::None, "A folder on a local disk."),
+    key("shared", Kind::Text, Preset::None, "The URL of a store that all hosts reach."),
     key("size", Kind::Size { most: SIZE_MAX }, Preset::None, "Bytes that disk or shared may use."),
 ];
 

@@ -459,7 +459,7 @@ pub struct Limits {
     pub restarts_within: Duration,
 }
 
-/// What becomes of known beginnings. Tiers and retention, the prefix store, are not built yet.
+/// What becomes of known beginnings. Retention is not built yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// How many found tokens are computed once more, in models that keep a state beside their blocks.
@@ -469,6 +469,18 @@ pub struct Cache {
     /// How long a class is kept.
     #[serde(with = "time_texts")]
     pub retention: BTreeMap<String, Duration>,
+}
+
+impl Cache {
+    /// Whether blocks outlive the process.
+    pub fn lasts(&self) -> bool {
+        self.lasting().is_some()
+    }
+
+    /// The tier that outlives the process.
+    pub fn lasting(&self) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| matches!(tier.kind.as_str(), "disk" | "shared"))
+    }
 }
 
 /// One tier of the prefix store.

@@ -369,7 +369,7 @@ fn not_built(spec: &Spec, draft: &Draft) -> Vec<Later> {
         note(actor.section.span_of("ranks"), "several ranks in a group", message);
     }
     for (i, actor) in draft.actors.iter().enumerate() {
-        if matches!(actor.role, Role::Cache | Role::Experts) {
+        if actor.role == Role::Experts {
             let message = format!("the role {} is not built yet", actor.role);
             note(actor.at.clone(), &format!("role `{}`", actor.role), message);
         } else if draft.actors[..i].iter().any(|other| other.role == actor.role) {

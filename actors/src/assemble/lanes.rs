@@ -19,11 +19,16 @@ use crate::message::{
 use crate::prefill::DecodeLanes;
 use crate::request::{Request, RequestId};
 use crate::router::{EncodeDoor, GroupDoor};
+use crate::store::{Told, Wish};
 
 /// Steps that may wait at a rank.
 const STEPS: usize = 2;
+/// Wishes of a tier that are carried out at the same time.
+pub(super) const WISHES: usize = 16;
 /// Questions of a group to the cache that are open at once.
 pub(super) const ASKS: usize = 64;
+/// Threads that read and write for the cache: a few keep a disk busy.
+const DISKS: usize = 4;
 /// Steps whose new blocks wait at the cache.
 const KEEPS: usize = 16;
 /// Used where the plan has no such wire, which `check` does not let happen.
@@ -51,6 +56,8 @@ pub(super) struct Seats {
     pub encoders: Vec<Seat<EncodeMessage>>,
     /// The prefix store, where the plan has one.
     pub cache: Option<Seat<CacheMessage>>,
+    /// What reads and writes for it, where a tier lasts.
+    pub disks: Vec<Seat<Wish>>,
 }
 
 impl Seats {
@@ -74,10 +81,15 @@ impl Seats {
         let eyes = |plan: &EncodePlan| wiring.graph.compute_seat(&plan.name, &plan.name, Vec::new());
         let encoders = encoders.iter().map(eyes).collect();
         let name = cache_name(wiring.plan);
-        let cache = name.map(|name| wiring.graph.seat(&name, &name));
+        let disks = if wiring.resources.store.is_some() { DISKS } else { 0 };
+        let (cache, disks) = name.map_or((None, Vec::new()), |name| {
+            let disk = |n| wiring.graph.compute_seat(&format!("{name}.disk.{n}"), &name, Vec::new());
+            let disks = (0..disks).map(disk).collect();
+            (Some(wiring.graph.seat(&name, &name)), disks)
+        });
         let (gateway, tokenizer) = (wiring.control(&Role::Gateway)?, wiring.control(&Role::Tokenizer)?);
         let (router, detokenizer) = (wiring.control(&Role::Router)?, wiring.control(&Role::Detokenizer)?);
-        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks, encoders, cache })
+        Ok(Self { gateway, tokenizer, router, detokenizer, schedulers, ranks, encoders, cache, disks })
     }
 
     fn decodes(&self) -> impl Iterator<Item = &Seat<DecodeMessage>> {
@@ -112,6 +124,8 @@ pub(super) struct Lanes {
     pub to_decodes: Vec<Vec<DecodeLanes>>,
     /// For each decode group, its lanes to every prefill group.
     pub to_prefills: Vec<Vec<PrefillLane>>,
+    /// For each disk, the cache's end and its own.
+    pub disks: Vec<(HoldOut<Wish>, ReplyOut<Told>)>,
 }
 
 /// What every group has.
@@ -133,7 +147,7 @@ impl Lanes {
             (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
         let groups = ends.collect();
         let (to_decodes, to_prefills) = handovers(wiring, seats);
-        let encoders = encoders(wiring, seats);
+        let (encoders, disks) = (encoders(wiring, seats), disks(wiring, seats));
         let Seats { gateway, tokenizer, router, detokenizer, .. } = seats;
         let (plan, g) = (wiring.plan, &mut wiring.graph);
         let room = |from, to| capacity(plan, from, to);
@@ -157,6 +171,7 @@ impl Lanes {
             encoders,
             to_decodes,
             to_prefills,
+            disks,
         })
     }
 }
@@ -293,6 +308,18 @@ fn encoders(wiring: &mut Wiring<'_>, seats: &Seats) -> Vec<(EncodeDoor, EncodeLa
         (door, lanes)
     };
     seats.encoders.iter().map(&mut ends).collect()
+}
+
+/// The lanes between the cache and every disk: room for all wishes that a tier has at once.
+fn disks(wiring: &mut Wiring<'_>, seats: &Seats) -> Vec<(HoldOut<Wish>, ReplyOut<Told>)> {
+    let Some(cache) = &seats.cache else { return Vec::new() };
+    let g = &mut wiring.graph;
+    let mut ends = |disk: &Seat<Wish>| {
+        let name = disk.name().to_owned();
+        let wishes = g.hold(&format!("{name}.wishes"), cache, disk, WISHES, |wish| wish);
+        (wishes, g.reply(&format!("{name}.told"), disk, cache, WISHES, CacheMessage::Told))
+    };
+    seats.disks.iter().map(&mut ends).collect()
 }
 
 /// The lanes between every prefill and every decode group.

@@ -7,17 +7,18 @@ use millstream_kernels::CpuBackend;
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
-use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats};
+use super::lanes::{ASKS, WISHES, GroupEnds, Lanes, Scheduling, Seats};
 use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name};
-use crate::cache::Cache;
+use crate::cache::{Cache, Lasting};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
+use crate::disk::{Disk, DiskCost};
 use crate::encode::{Encode, EncodeBounds, EncodeLanes, Sight};
 use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::group::{Group, GroupLanes};
-use crate::kv::HashChain;
+use crate::kv::{HashChain, Identity};
 use crate::message::{
     CacheAnswer, CacheMessage, DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage, PrefillMessage, RouterMessage, Step,
     StepDone, Text, Tokenize,
@@ -27,10 +28,13 @@ use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{EncodeDoor, Router, RouterLanes};
 use crate::sched::{Bounds, StoreBounds};
+use crate::store::{TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
 /// Host memory for blocks on their way between groups and a store that lasts, where the file does not say.
 const HOST_BYTES: u64 = 1 << 28;
+/// What a disk takes in the simulator: a fast local one.
+const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0 };
 /// Messages between shell and gateway.
 const DOOR: usize = 1024;
 
@@ -59,6 +63,7 @@ pub(super) fn wire(
     let Lanes { tokenize, cancel, close, tokenizer_failures: failures, prompts, .. } = lanes;
     wiring.gateway(seats.gateway, &gateway, GatewayLanes { tokenize, cancel, close, replies, tokenizer });
     let chain = groups.iter().find_map(|group| wiring.chain(group));
+    let keys = chain.clone();
     wiring.tokenizer(seats.tokenizer, reach, chain, TokenizerLanes { prompts, failures });
     let (doors_to_eyes, eyes): (Vec<_>, Vec<_>) = lanes.encoders.into_iter().unzip();
     wiring.detokenizer(seats.detokenizer, lanes.texts)?;
@@ -72,7 +77,7 @@ pub(super) fn wire(
         groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks)
     {
         let GroupEnds { lanes, done, answers, .. } = ends;
-        to_groups.extend(answers);
+        to_groups.extend(answers.map(|answers| (plan.name.clone(), answers)));
         wiring.rank(rank, &plan, done);
         let group = wiring.group(plan, lanes);
         gauges.push(Arc::clone(&group.gauges));
@@ -84,7 +89,9 @@ pub(super) fn wire(
             Scheduling::Decode(seat) => wiring.decode(seat, group, to_prefills.next().unwrap_or_default()),
         }
     }
-    let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups));
+    let (wishes, tolds): (Vec<_>, Vec<_>) = lanes.disks.into_iter().unzip();
+    seats.disks.into_iter().zip(tolds).for_each(|(seat, told)| wiring.disk(seat, told));
+    let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups, (wishes, keys.as_ref())));
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
     Ok(Assembly { graph, doors, gauges, encoders, cache, reach })
 }
@@ -157,11 +164,14 @@ impl Wiring<'_> {
     }
 
     /// How the blocks of a group are named, when it reuses them: one way for the whole plan, since `block_size` is one
-    /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other.
+    /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other; where they
+    /// outlive it, so does the digest of its files.
     fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
-        let (facts, layout) = (self.resources.model.facts(), group.layout);
-        let identity = format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes);
-        let chain = || HashChain::new(identity.as_bytes(), group.settings.block_size);
+        let (facts, layout) = (self.resources.model.facts(), format!("{:?}", group.layout));
+        let model = format!("{} {} {}", facts.family, facts.parameters, facts.bytes);
+        let files = self.resources.store.as_ref().map(|store| store.model);
+        let identity = Identity { model: model.as_bytes(), files: files.as_ref(), layout: layout.as_bytes() };
+        let chain = || HashChain::of(&identity, group.settings.block_size);
         group.settings.prefix_reuse.then(chain)
     }
 
@@ -172,7 +182,7 @@ impl Wiring<'_> {
         chain: Option<HashChain>,
         lanes: TokenizerLanes,
     ) {
-        let Resources { tokenizer, template, model } = self.resources.clone();
+        let Resources { tokenizer, template, model, .. } = self.resources.clone();
         let reading = Reading { tokenizer, template, model, chain };
         self.graph.actor(seat, move || TokenizerActor::new(reading.clone(), reach, lanes.clone()));
     }
@@ -226,13 +236,37 @@ impl Wiring<'_> {
         gauges
     }
 
-    fn cache(&mut self, seat: Seat<CacheMessage>, groups: Vec<ReplyOut<CacheAnswer>>) -> Arc<CacheGauges> {
-        let host = self.plan.cache.tiers.iter().find(|tier| tier.kind == "host");
-        let bytes = host.and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
+    fn cache(
+        &mut self,
+        seat: Seat<CacheMessage>,
+        groups: Vec<(String, ReplyOut<CacheAnswer>)>,
+        (disks, chain): (Vec<HoldOut<Wish>>, Option<&HashChain>),
+    ) -> Arc<CacheGauges> {
+        let tier = |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
+        let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
+        let total = tier(&["disk", "shared"]).and_then(|tier| tier.size).unwrap_or(u64::MAX);
         let gauges = Arc::new(CacheGauges::default());
-        let shown = Arc::clone(&gauges);
-        self.graph.actor(seat, move || Cache::new(bytes, groups.clone(), Arc::clone(&shown)));
+        let (shown, store) = (Arc::clone(&gauges), self.resources.store.clone().zip(chain.cloned()));
+        self.graph.actor(seat, move || {
+            let lasting = store.as_ref().map(|(store, chain)| {
+                let mut options = TierOptions::new(store.next_writer(), *chain.seed().as_bytes());
+                options.budget.total = total;
+                options.wishes = WISHES;
+                let (block_size, disks) = (chain.block_size(), disks.clone());
+                Lasting { options, block_size, began: store.began, disks }
+            });
+            Cache::new(bytes, lasting, groups.clone(), Arc::clone(&shown))
+        });
         gauges
+    }
+
+    fn disk(&mut self, seat: Seat<Wish>, told: ReplyOut<Told>) {
+        let Some(store) = self.resources.store.clone() else { return };
+        let cost = match self.driver {
+            Driver::Live => DiskCost::default(),
+            Driver::Sim(_) => DISK_COST,
+        };
+        self.graph.actor(seat, move || Disk::new(Arc::clone(&store.blob), told.clone(), cost));
     }
 
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
 use crate::kv::BlockHash;
+use crate::store::Payload;
 
 /// One block.
 struct Entry {
-    data: Bytes,
+    data: Payload,
     /// When it was last asked for, or put here: a count.
     at: u64,
 }
@@ -29,6 +28,11 @@ impl Host {
         Self { bytes_max, bytes: 0, entries: BTreeMap::new(), order: BTreeMap::new(), clock: 0 }
     }
 
+    /// The most bytes of blocks that may be here.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Bytes of the blocks that are here.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -45,7 +49,7 @@ impl Host {
     }
 
     /// A block's bytes.
-    pub fn get(&self, hash: &BlockHash) -> Option<Bytes> {
+    pub fn get(&self, hash: &BlockHash) -> Option<Payload> {
         self.entries.get(hash).map(|entry| entry.data.clone())
     }
 
@@ -61,7 +65,7 @@ impl Host {
     }
 
     /// Puts blocks of a chain, in order, here. Those for which others would have to go that are kept longer stay out.
-    pub fn put(&mut self, chain: &[(BlockHash, Bytes)]) {
+    pub fn put(&mut self, chain: &[(BlockHash, Payload)]) {
         for (hash, data) in chain.iter().rev() {
             self.drop_entry(hash);
             self.clock += 1;
@@ -88,10 +92,10 @@ mod tests {
     use super::*;
     use crate::kv::HashChain;
 
-    fn chain(identity: &[u8], blocks: u32) -> Vec<(BlockHash, Bytes)> {
+    fn chain(identity: &[u8], blocks: u32) -> Vec<(BlockHash, Payload)> {
         let (mut hashes, tokens) = (Vec::new(), (0..blocks).collect::<Vec<_>>());
         HashChain::new(identity, 1).extend(&mut hashes, &tokens);
-        hashes.into_iter().map(|hash| (hash, Bytes::from_static(&[7; 10]))).collect()
+        hashes.into_iter().map(|hash| (hash, Payload::from(vec![7; 10]))).collect()
     }
 
     #[test]
@@ -100,7 +104,7 @@ mod tests {
         let mut host = Host::new(60);
         host.put(&a);
         host.put(&b);
-        let here = |host: &Host, chain: &[(BlockHash, Bytes)]| chain.iter().filter(|(hash, _)| host.has(hash)).count();
+        let here = |host: &Host, chain: &[(BlockHash, Payload)]| chain.iter().filter(|(hash, _)| host.has(hash)).count();
         assert_eq!((here(&host, &a), here(&host, &b), host.bytes()), (2, 4, 60));
         assert!(host.has(&a[0].0) && host.has(&a[1].0), "a beginning without a hole");
         let names: Vec<BlockHash> = a.iter().map(|(hash, _)| *hash).collect();

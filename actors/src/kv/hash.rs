@@ -45,7 +45,48 @@ pub struct HashChain {
     block_size: u32,
 }
 
+/// What must be the same for the entries of two blocks with the same tokens to be the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The model, as its facts tell it from others in a process.
+    pub model: &'a [u8],
+    /// Digest of its files, tokenizer included, where blocks outlive the process.
+    pub files: Option<&'a [u8; 32]>,
+    /// Layout of KV memory, its number format included.
+    pub layout: &'a [u8],
+}
+
+impl Identity<'_> {
+    /// One record: each part behind its name and its length, so that no two identities have one record.
+    fn record(&self) -> Vec<u8> {
+        let mut record = Vec::new();
+        let files = self.files.map_or(&[][..], |digest| digest);
+        for (name, part) in [("model", self.model), ("files", files), ("layout", self.layout)] {
+            for bytes in [name.as_bytes(), part] {
+                record.extend((bytes.len() as u64).to_le_bytes());
+                record.extend(bytes);
+            }
+        }
+        record
+    }
+}
+
 impl HashChain {
+    /// Blocks of `block_size` tokens of this identity.
+    pub fn of(identity: &Identity<'_>, block_size: u32) -> Self {
+        Self::new(&identity.record(), block_size)
+    }
+
+    /// What all chains of this identity begin with.
+    pub fn seed(&self) -> BlockHash {
+        self.seed
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
     /// Blocks of `block_size` tokens of the model and layout that `identity` stands for.
     pub fn new(identity: &[u8], block_size: u32) -> Self {
         Self { seed: BlockHash::of([CONTEXT, &block_size.to_le_bytes(), identity]), block_size }

@@ -72,7 +72,7 @@ pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, 
         sequence.blocks[n] = pool.seal(own, hash, owner);
         if bounds.store.is_some() && n >= sequence.kept && sequence.blocks[n] == own {
             let parent = n.checked_sub(1).map(|before| sequence.hashes[before]);
-            shelf.keep(BlockName { hash, parent }, own, pool);
+            shelf.keep(BlockName { hash, parent, depth: n as u32 }, own, pool);
         }
     }
     sequence.sealed = sequence.sealed.max(full);

@@ -14,7 +14,7 @@ use super::Scheduler;
 use crate::kv::{BlockId, Owner, Pool};
 use crate::message::{BlockName, CacheAsk, Export, Import, Place, Reader, SequenceId};
 use crate::sequence::{Phase, Sequence};
-use bytes::Bytes;
+use crate::store::Payload;
 
 /// Blocks in one pull.
 const PULL: usize = 32;
@@ -152,7 +152,7 @@ impl Scheduler {
 
     /// Bytes of blocks of an arriving sequence, from block `first` on. It lands when these were the last, or are fewer
     /// than were asked for.
-    pub fn fetched(&mut self, id: SequenceId, first: usize, data: Vec<Bytes>) {
+    pub fn fetched(&mut self, id: SequenceId, first: usize, data: Vec<Payload>) {
         let Some(bytes) = self.bounds.store.map(|store| store.block_bytes) else { return };
         let Some((&arrival, sequence)) = self.find(id) else { return };
         let Some(mut fetching) = sequence.fetching.filter(|f| f.asked && f.here == first) else { return };

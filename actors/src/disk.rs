@@ -1,0 +1,42 @@
+//! disk: carries out what a tier that lasts wishes of its byte store, one wish after the other, on a thread that may wait.
+//! It knows nothing of blocks; whoever sent the wish knows what the answer means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millstream_runtime::blob::Blob;
+use millstream_runtime::{Actor, Ctx, ReplyOut};
+
+use crate::store::{Told, Wish};
+
+/// Virtual time that a wish takes in the simulator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskCost {
+    /// Every wish.
+    pub wish: Duration,
+    /// Every byte that is read, in nanoseconds.
+    pub byte: f64,
+}
+
+/// See the module.
+pub struct Disk {
+    store: Arc<dyn Blob>,
+    told: ReplyOut<Told>,
+    cost: DiskCost,
+}
+
+impl Disk {
+    /// Answers through `told`. `cost` counts in the simulator only.
+    pub fn new(store: Arc<dyn Blob>, told: ReplyOut<Told>, cost: DiskCost) -> Self {
+        Self { store, told, cost }
+    }
+}
+
+impl Actor for Disk {
+    type Message = Wish;
+
+    fn handle(&mut self, wish: Wish, ctx: &mut Ctx<'_>) {
+        ctx.spend(self.cost.wish + Duration::from_nanos((wish.reads() as f64 * self.cost.byte) as u64));
+        self.told.reply(wish.carry_out(&*self.store));
+    }
+}
