@@ -3,10 +3,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use common::{World, alone, alone_with, plan_with, resources, submit};
+use millstream_actors::assemble::{LastingStore, Resources};
 use millstream_actors::request::{Outcome, Submit};
+use millstream_actors::store::Stamp;
+use millstream_runtime::blob::{Blob, Memory};
 use millstream_runtime::{Faults, Time};
 
 const V41: &str = "tiny-deepseek-v41/ckpt-w16";
@@ -107,4 +112,35 @@ fn chaos_costs_time_and_nothing_else() {
         }
     }
     assert!(finished > 24 * requests.len() / 2, "{finished} finished");
+}
+
+/// The whole process dies after each request; the folder is all that is left.
+#[test]
+fn the_next_process_finds_what_this_one_wrote() {
+    let blob: Arc<dyn Blob> = Arc::new(Memory::new());
+    for (model, replay) in [("tiny-llama", 0), (V41, EXACT)] {
+        let resources = resources(model);
+        let requests = requests(4);
+        let expected = alone(&resources, &requests);
+        let memory = "memory = \"32MiB\"";
+        let tiers = ["", "tiers = [{ host = \"1MiB\" }, { disk = \"kv\" }]"];
+        let plan = plan_with(tiers, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
+        let mut cached = Vec::new();
+        for (n, request) in (0..).zip(&requests) {
+            let store = LastingStore {
+                blob: Arc::clone(&blob),
+                model: [7; 32],
+                writer: Arc::new(AtomicU64::new(n)),
+                began: Stamp(1_000 + n as u32),
+            };
+            let resources = Resources { store: Some(store), ..resources.clone() };
+            let mut world = World::new(&plan, &resources, 1, Faults::none());
+            world.submit_at(Duration::from_secs(1), request.clone());
+            world.run();
+            world.assert_quiet(model);
+            assert_eq!(world.answers[&request.request], expected[&request.request], "{model}");
+            cached.push(world.cached[&request.request]);
+        }
+        assert_eq!(cached, [0, 192 - replay, 192 - replay, 192 - replay], "{model}");
+    }
 }
