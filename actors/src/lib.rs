@@ -11,8 +11,9 @@
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
 //!
-//! Blocks that outlive a group are with [`cache`], which keeps them by [`store`] and has [`disk`] read and write. Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
+//! Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
 //! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and [`sample`] (chooses a token).
+//! Blocks that outlive their group are with [`cache`], which keeps them as [`store`] says and has [`disk`] read and write.
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
@@ -37,6 +38,7 @@ pub mod router;
 pub mod sample;
 pub mod sched;
 pub mod sequence;
+pub mod store;
 pub mod text;
 pub mod tokenizer;
 

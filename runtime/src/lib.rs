@@ -15,6 +15,8 @@
 //! 6. Both supervise by unit: what dies together is built again together, within a [`Budget`]; [`Exit`] says how it ended.
 //! 7. Both tell what happens: [`SeatState`], [`LaneState`], and the closed list of [`Event`]s.
 //!
+//! Beside all this stands [`blob`], the seam to stores of bytes that outlive a process.
+//!
 //! Inside, from the bottom: `bell` (who is woken), `lane` (where messages are), `seat` (what a turn is), `supervise` (what
 //! a death does), then the drivers.
 //!
@@ -69,6 +71,7 @@
 
 mod actor;
 mod bell;
+pub mod blob;
 mod error;
 mod graph;
 mod lane;
