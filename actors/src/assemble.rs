@@ -160,6 +160,11 @@ fn cache_name(plan: &Plan) -> Option<String> {
     tiers.then(|| said.unwrap_or_else(free))
 }
 
+/// Unit of the seats that read and write for it.
+fn disk_unit(cache: &str) -> String {
+    format!("{cache}.disk")
+}
+
 /// One copy of an encode actor. A model with eyes has one, whether the file mentions it or not.
 struct EncodePlan {
     /// Seat and unit.

@@ -160,7 +160,7 @@ impl Cache {
     fn told(&mut self, told: Told, now: Time) {
         let Some(below) = &mut self.below else { return };
         below.back(&told, now);
-        below.tier.told(told, below.stamp(now));
+        below.tier.tell(told, below.stamp(now));
     }
 
     /// Takes in what the tier has brought up, and answers those who wait for it.
@@ -289,6 +289,13 @@ impl Below {
         }
     }
 
+    /// The disks are gone, and all that was asked of them.
+    fn disks_lost(&mut self, now: Time) {
+        self.out.clear();
+        self.disks.iter_mut().for_each(|(_, out)| *out = 0);
+        self.tier.lost(self.stamp(now));
+    }
+
     /// What is due by the clock. Says when the next thing is.
     fn tick(&mut self, now: Time) -> Time {
         if self.flush.is_some_and(|flush| flush <= now) {
@@ -324,9 +331,11 @@ impl Actor for Cache {
         self.show();
     }
 
-    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
-        let Some(number) = self.groups.iter().position(|(seat, _)| seat == peer) else { return };
-        let Some(below) = &self.below else { return };
+    fn lost(&mut self, peer: &str, ctx: &mut Ctx<'_>) {
+        let Some(below) = &mut self.below else { return };
+        let Some(number) = self.groups.iter().position(|(seat, _)| seat == peer) else {
+            return below.disks_lost(ctx.now());
+        };
         let theirs = below.flights.iter().filter(|(_, flight)| flight.group == number);
         theirs.map(|(&sequence, _)| sequence).collect::<Vec<_>>().into_iter().for_each(|s| self.forget(s));
     }

@@ -37,9 +37,9 @@ mod tier;
 mod touches;
 mod wish;
 
-pub use fetching::{FetchId, FetchPlan};
+pub use fetching::{FetchId, FetchPlan, News};
 pub use options::{Budget, Class, ClassId, Stamp, Tenant, TierOptions, WriterId};
 pub use pack::{BlockRecord, Footer, PackName, Refused};
 pub use queue::{NewBlock, Stored};
-pub use tier::{Counts, Ledger, News, Tier};
+pub use tier::{Counts, Ledger, Tier};
 pub use wish::{Got, Io, Payload, Told, Wish, WishId};

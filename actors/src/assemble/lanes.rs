@@ -7,7 +7,7 @@ use millstream_runtime::{GraphBuilder, HoldOut, OfferOut, ReplyOut, Seat};
 use millstream_topology::{GroupSettings, Plan, Port, Role};
 
 use super::wiring::Wiring;
-use super::{EncodePlan, GroupPlan, cache_name};
+use super::{EncodePlan, GroupPlan, cache_name, disk_unit};
 use crate::decode::PrefillLane;
 use crate::encode::EncodeLanes;
 use crate::error::Error;
@@ -83,7 +83,8 @@ impl Seats {
         let name = cache_name(wiring.plan);
         let disks = if wiring.resources.store.is_some() { DISKS } else { 0 };
         let (cache, disks) = name.map_or((None, Vec::new()), |name| {
-            let disk = |n| wiring.graph.compute_seat(&format!("{name}.disk.{n}"), &name, Vec::new());
+            let unit = disk_unit(&name);
+            let disk = |n| wiring.graph.compute_seat(&format!("{unit}.{n}"), &unit, Vec::new());
             let disks = (0..disks).map(disk).collect();
             (Some(wiring.graph.seat(&name, &name)), disks)
         });

@@ -8,7 +8,7 @@ use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
 use super::lanes::{ASKS, WISHES, GroupEnds, Lanes, Scheduling, Seats};
-use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name};
+use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit};
 use crate::cache::{Cache, Lasting};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
@@ -137,7 +137,9 @@ impl Wiring<'_> {
         let control = [Role::Gateway, Role::Tokenizer, Role::Router, Role::Detokenizer];
         let control = control.iter().filter_map(|role| self.name(role).ok()).collect::<Vec<_>>();
         let groups = groups.iter().map(|group| &group.name);
-        let others = encoders.iter().map(|encode| encode.name.clone()).chain(cache_name(self.plan));
+        let lasts = self.resources.store.is_some();
+        let disk = cache_name(self.plan).filter(|_| lasts).map(|name| disk_unit(&name));
+        let others = encoders.iter().map(|encode| encode.name.clone()).chain(cache_name(self.plan)).chain(disk);
         for unit in control.iter().chain(groups).chain(&others.collect::<Vec<_>>()) {
             self.graph.budget(unit, budget);
         }

@@ -284,7 +284,7 @@ impl World {
         let Some(arrival) = self.arriving.first_mut() else { return };
         let piece: Vec<Vec<u8>> = arrival.rest.drain(..arrival.rest.len().min(2)).collect();
         let count = piece.len();
-        self.scheduler.import(arrival.id, arrival.next, piece);
+        self.scheduler.import(arrival.id, arrival.next, piece.into_iter().map(Into::into).collect());
         arrival.next += count;
         if arrival.rest.is_empty() {
             self.scheduler.start(self.arriving.remove(0).id);
