@@ -170,6 +170,22 @@ fn the_model_inside_the_program_answers_and_is_marked() {
 }
 
 #[test]
+fn memory_that_cannot_be_had_is_said_and_nothing_hangs() {
+    for (kilobytes, model, part) in [
+        (170_000, "builtin", "bytes of memory for weights"),
+        (900_000, "builtin", "actors.decode.memory must be less: the system does not give"),
+    ] {
+        let limited = format!("ulimit -v {kilobytes} && exec timeout 100 {BIN} chat --model {model} hi");
+        let mut shell = Command::new("sh");
+        // How many threads there are, and what each sets aside, would depend on the machine.
+        shell.args(["-c", &limited]).env("TOKIO_WORKER_THREADS", "1").env("MALLOC_ARENA_MAX", "1");
+        let refused = shell.current_dir(root()).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(code(&refused), 2, "{kilobytes}: {}", err(&refused));
+        assert!(err(&refused).contains(part), "{kilobytes}: {}", err(&refused));
+    }
+}
+
+#[test]
 fn cases_that_cannot_be_marked_are_refused() {
     for (args, part) in [
         (&["eval", "--task", "singing"][..], "no task \"singing\"; the cases have arithmetic, copy"),
