@@ -122,7 +122,12 @@ fn what_is_not_built_is_checked_but_not_served() {
 fn wrong_arguments_end_with_2() {
     assert_eq!(code(&run(&["serve"])), 2);
     assert_eq!(code(&run(&["simulate", SPLIT, "--seeds", "9..9"])), 2);
-    assert_eq!(code(&run(&["chat", "--temperature", "9", "hi"])), 2);
+    for hot in ["9", "-1"] {
+        let refused = run(&["chat", "--temperature", hot, "hi"]);
+        assert!(code(&refused) == 2 && err(&refused).contains("between 0 and 2"), "{}", err(&refused));
+    }
+    let refused = run(&["serve", "--model", "builtin", "--listen", "here"]);
+    assert!(code(&refused) == 2 && err(&refused).contains("such as 127.0.0.1:8000"), "{}", err(&refused));
     assert_eq!(code(&run(&["chat", "--model", "a", "--server", "b", "hi"])), 2);
     assert_eq!(code(&run(&["frobnicate"])), 2);
 }
