@@ -63,7 +63,7 @@ fn matmul(
             DType::F8E4M3 => copy.scaled(factors, (128, 128)).expect("one for each rectangle"),
             _ => copy,
         };
-        if packed { copy.pack() } else { copy }
+        if packed { copy.pack().expect("memory for one matrix") } else { copy }
     };
     let weights: Vec<Matrix> = (0..count).map(copy).collect();
     for &rows in rows {

@@ -18,7 +18,6 @@ use crate::mill;
 
 pub mod load;
 pub mod report;
-pub(crate) mod tiny;
 
 use load::Visit;
 use report::{Ledger, Report};

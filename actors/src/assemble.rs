@@ -162,6 +162,8 @@ impl GroupPlan {
     /// All groups that compute, in the order of the plan. With a joined decode there are no prefill groups.
     fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
         let mut groups = Vec::new();
+        // What the groups will take together, until all have asked.
+        let mut granted = Vec::new();
         for actor in &plan.actors {
             let (settings, prefill) = match &actor.settings {
                 Settings::Prefill(_) if plan.joined() => continue,
@@ -176,8 +178,11 @@ impl GroupPlan {
                 return Err(Error::Pairs { actor, block_size });
             }
             let state = state(plan, &settings, prefill, resources, layout);
-            let blocks = blocks(actor, &settings, layout, state.map_or(0, |state| state.slots))?;
+            let slots = state.map_or(0, |state| state.slots);
+            let blocks = blocks(actor, &settings, layout, slots)?;
             for copy in 0..settings.groups {
+                let kv = KvMemory::granted(layout, blocks, slots);
+                granted.push(kv.map_err(|source| not_granted(actor, source))?);
                 let alone = settings.groups == 1;
                 let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
                 groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks, state });
@@ -235,9 +240,9 @@ fn blocks(
         let (given, needed) = (settings.memory, block + slots);
         return Err(Error::Memory { actor: actor.name.to_string(), given, needed });
     }
-    let blocks = usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24);
-    if !KvMemory::is_granted(layout, blocks) {
-        return Err(Error::NotGranted { actor: actor.name.to_string(), given: settings.memory });
-    }
-    Ok(blocks)
+    Ok(usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24))
+}
+
+fn not_granted(actor: &ActorPlan, source: millstream_kernels::Error) -> Error {
+    Error::NotGranted { actor: actor.name.to_string(), source: Box::new(source) }
 }

@@ -45,13 +45,14 @@ pub enum Error {
         /// Tokens of a block in the plan.
         block_size: u32,
     },
-    /// The system does not give that much memory.
-    #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
+    /// The system does not give a group as much memory as the plan says.
+    #[error("actors.{actor}.memory must be less")]
     NotGranted {
         /// The actor.
         actor: String,
-        /// Bytes in the plan.
-        given: u64,
+        /// How much was wanted for what.
+        #[source]
+        source: Box<millstream_kernels::Error>,
     },
     /// The plan has an encode actor, and nothing to look with.
     #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]

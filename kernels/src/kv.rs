@@ -9,6 +9,7 @@ use memmap2::MmapMut;
 pub use format::{KvFormat, Widened};
 
 use crate::error::Error;
+use crate::memory;
 
 /// Values per vector that rows are filled up to.
 const LANES: usize = 8;
@@ -106,20 +107,26 @@ pub struct KvMemory {
     blocks: usize,
     /// Numbers in their format; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
     memory: MmapMut,
-    /// State slots, `[slots, state]`.
-    slots: Vec<f32>,
+    /// State slots, `[slots, state]` f32.
+    slots: MmapMut,
 }
 
 impl KvMemory {
-    /// Whether the system would give address space for `blocks` blocks now.
+    /// Whether the system would give memory for `blocks` blocks now.
     pub fn is_granted(layout: KvLayout, blocks: usize) -> bool {
-        blocks
-            .checked_mul(layout.bytes_per_block())
-            .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
+        KvMemory::granted(layout, blocks, 0).is_ok()
     }
 
-    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
+    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: see [`KvMemory::granted`].
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
+        KvMemory::granted(layout, blocks, 0).expect("the system gives memory for keys and values")
+    }
+
+    /// Memory for `blocks` blocks and `slots` state slots.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not give it now.
+    pub fn granted(layout: KvLayout, blocks: usize, slots: usize) -> Result<KvMemory, Error> {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
         assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
@@ -127,33 +134,32 @@ impl KvMemory {
             layout.paired == 0 || block_size.is_multiple_of(2),
             "a pair would lie in two blocks: {layout:?}"
         );
-        let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
-        let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
-        // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
-        // system has no large ones, small ones do.
-        #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
-        KvMemory { layout, blocks, memory, slots: Vec::new() }
+        let memory = memory::map(blocks.saturating_mul(layout.bytes_per_block()), "keys and values")?;
+        let slots = memory::map(slots.saturating_mul(layout.bytes_per_slot()), "states")?;
+        Ok(KvMemory { layout, blocks, memory, slots })
     }
 
-    /// The same, with `slots` state slots.
+    /// The same with `slots` state slots. Panics as [`KvMemory::new`] does.
     pub fn with_slots(self, slots: usize) -> KvMemory {
-        KvMemory { slots: vec![0.0; slots * self.layout.state], ..self }
+        let slots = memory::map(slots * self.layout.bytes_per_slot(), "states");
+        KvMemory { slots: slots.expect("the system gives memory for states"), ..self }
     }
 
     /// Number of state slots; 0 where a slot holds nothing.
     pub fn slots(&self) -> usize {
-        self.slots.len().checked_div(self.layout.state).unwrap_or(0)
+        self.slots.len().checked_div(self.layout.bytes_per_slot()).unwrap_or(0)
     }
 
     /// The numbers of a state slot.
     pub fn slot(&self, slot: u32) -> &[f32] {
-        &self.slots[slot as usize * self.layout.state..][..self.layout.state]
+        let size = self.layout.bytes_per_slot();
+        bytemuck::cast_slice(&self.slots[slot as usize * size..][..size])
     }
 
     /// The numbers of a state slot, to be written.
     pub fn slot_mut(&mut self, slot: u32) -> &mut [f32] {
-        &mut self.slots[slot as usize * self.layout.state..][..self.layout.state]
+        let size = self.layout.bytes_per_slot();
+        bytemuck::cast_slice_mut(&mut self.slots[slot as usize * size..][..size])
     }
 
     /// The bytes of a state slot, to be sent to a rank of the same layout.

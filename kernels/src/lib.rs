@@ -6,6 +6,7 @@ mod dtype;
 mod error;
 mod files;
 mod matrix;
+mod memory;
 mod model;
 mod packed;
 mod weights;

@@ -195,9 +195,21 @@ pub(crate) static GATEWAY: &[Key] = &[
     ON,
     key("listen", Kind::Listen, Preset::Text("127.0.0.1:8000"), "Where HTTP is served."),
     count("requests_max", 1_000_000, 512, "Requests admitted at once; more are refused."),
-    key("body_max", Kind::Size { most: 1 << 30 }, Preset::Bytes(4 << 20), "Largest request body."),
+    key(
+        "body_max",
+        Kind::Size { most: 1 << 30 },
+        Preset::Found("4MiB; 32MiB where the model has eyes"),
+        "Largest request body, and most bytes of the images of a request.",
+    ),
     key("deadline", Kind::Time { most: TIME_MAX }, Preset::Seconds(600), "How long a request may take."),
     count("tokens_max", 1 << 24, 4_096, "Tokens of an answer when the client names no number."),
+    key(
+        "hosts",
+        Kind::Names,
+        Preset::None,
+        "Names that clients may call this server by, beside those of this machine: \
+         others are refused where `listen` is a loopback address, or where names stand here.",
+    ),
 ];
 
 macro_rules! group_keys {

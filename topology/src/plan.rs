@@ -249,13 +249,15 @@ pub struct GatewaySettings {
     pub listen: SocketAddr,
     /// Requests admitted at once; more are refused with a time to come back.
     pub requests_max: usize,
-    /// Bytes of a request body.
-    pub body_max: u64,
+    /// Bytes of a request body, and of the images of a request; `None` follows from the model.
+    pub body_max: Option<u64>,
     /// How long a request may take from its arrival.
     #[serde(with = "time_text")]
     pub deadline: Duration,
     /// Tokens of an answer when the client names no number.
     pub tokens_max: u32,
+    /// Names that clients may call the server by, in lower case, beside those of this machine.
+    pub hosts: Vec<String>,
 }
 
 /// How text becomes tokens; nothing to choose yet.

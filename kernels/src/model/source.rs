@@ -95,7 +95,7 @@ impl Source {
         let tied = tied.unwrap_or(!self.weights.has(output));
         // A table that nothing is multiplied with stays in its file: few of its rows are ever read.
         let table = self.weights.stored(embedding, vocab, shape.hidden)?;
-        let embedding = if tied { self.weights.packed(&table) } else { table };
+        let embedding = if tied { self.weights.packed(&table)? } else { table };
         let norm = self.norm(norm, shape.hidden, shape.eps)?;
         let output = if tied { None } else { Some(self.weights.matrix(output, vocab, shape.hidden)?) };
         Ok(Ends { embedding, norm, output })
