@@ -45,6 +45,11 @@ pub enum Error {
         /// Tokens of a block in the plan.
         block_size: u32,
     },
+    /// The plan keeps windows in the state, and no layer of the model has one, or every layer has.
+    #[error(
+        "cache.windows is \"state\", and this model has no layers with a window beside layers that see everything: leave it out"
+    )]
+    NoWindows,
     /// The system does not give that much memory.
     #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
     NotGranted {

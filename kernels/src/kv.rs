@@ -3,10 +3,13 @@
 
 mod format;
 pub(crate) mod fp4;
+mod rings;
 
 use memmap2::MmapMut;
 
 pub use format::{KvFormat, Widened};
+pub(crate) use rings::AHEAD;
+pub use rings::Rings;
 
 use crate::error::Error;
 
@@ -32,6 +35,8 @@ pub struct KvLayout {
     pub state: usize,
     /// So many layers, the first ones, keep one entry for each two tokens; the others one for each token.
     pub paired: usize,
+    /// Layers besides, which keep their newest positions in state slots.
+    pub rings: Rings,
 }
 
 impl KvLayout {
@@ -59,7 +64,7 @@ impl KvLayout {
 
     /// Bytes that one state slot takes.
     pub fn bytes_per_slot(&self) -> usize {
-        self.state * size_of::<f32>()
+        self.state * size_of::<f32>() + self.ring_bytes()
     }
 
     /// Distance between one value of a key and the next: `block_size`, rounded up to whole vectors.
@@ -108,14 +113,17 @@ pub struct KvMemory {
     memory: MmapMut,
     /// State slots, `[slots, state]`.
     slots: Vec<f32>,
+    /// Rings of all slots, where layers have some.
+    rings: Option<Box<KvMemory>>,
 }
 
 impl KvMemory {
-    /// Whether the system would give address space for `blocks` blocks now.
-    pub fn is_granted(layout: KvLayout, blocks: usize) -> bool {
-        blocks
-            .checked_mul(layout.bytes_per_block())
-            .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
+    /// Whether the system would give address space for `blocks` blocks and `slots` state slots now.
+    pub fn is_granted(layout: KvLayout, blocks: usize, slots: usize) -> bool {
+        let (blocks, slots) =
+            (blocks.checked_mul(layout.bytes_per_block()), slots.checked_mul(layout.bytes_per_slot()));
+        let bytes = blocks.zip(slots).and_then(|(blocks, slots)| blocks.checked_add(slots));
+        bytes.is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
     }
 
     /// Memory for `blocks` blocks and no state. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
@@ -133,17 +141,22 @@ impl KvMemory {
         // system has no large ones, small ones do.
         #[cfg(target_os = "linux")]
         let _ = memory.advise(memmap2::Advice::HugePage);
-        KvMemory { layout, blocks, memory, slots: Vec::new() }
+        KvMemory { layout, blocks, memory, slots: Vec::new(), rings: None }
     }
 
     /// The same, with `slots` state slots.
     pub fn with_slots(self, slots: usize) -> KvMemory {
-        KvMemory { slots: vec![0.0; slots * self.layout.state], ..self }
+        let blocks = slots * self.layout.ring_blocks();
+        let rings = (blocks > 0).then(|| Box::new(KvMemory::new(self.layout.of_rings(), blocks)));
+        KvMemory { slots: vec![0.0; slots * self.layout.state], rings, ..self }
     }
 
     /// Number of state slots; 0 where a slot holds nothing.
     pub fn slots(&self) -> usize {
-        self.slots.len().checked_div(self.layout.state).unwrap_or(0)
+        match &self.rings {
+            Some(rings) => rings.blocks / self.layout.ring_blocks(),
+            None => self.slots.len().checked_div(self.layout.state).unwrap_or(0),
+        }
     }
 
     /// The numbers of a state slot.
@@ -158,7 +171,9 @@ impl KvMemory {
 
     /// The bytes of a state slot, to be sent to a rank of the same layout.
     pub fn export_slot(&self, slot: u32) -> Vec<u8> {
-        self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect()
+        let mut bytes: Vec<u8> = self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.export_rings(slot, &mut bytes);
+        bytes
     }
 
     /// Fills a state slot from bytes that [`KvMemory::export_slot`] gave under the same layout.
@@ -170,6 +185,8 @@ impl KvMemory {
         if bytes.len() != needed {
             return Err(Error::KvBlock { size: bytes.len(), needed });
         }
+        let (bytes, rings) = bytes.split_at(self.layout.state * size_of::<f32>());
+        self.import_rings(slot, rings);
         let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         self.slot_mut(slot).iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
         Ok(())
@@ -303,6 +320,7 @@ mod tests {
             format,
             state: 3,
             paired: 0,
+            rings: Rings::NONE,
         }
     }
 

@@ -318,6 +318,12 @@ pub(crate) static CACHE: &[Key] = &[
         Preset::Text("exact"),
         "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
     ),
+    key(
+        "windows",
+        Kind::Choice(crate::plan::Windows::WORDS),
+        Preset::Text("blocks"),
+        "Where Gemma 3 and gpt-oss keep what their sliding windows see: `blocks`, or `state`, which takes less memory for long sequences and has found tokens computed again.",
+    ),
     later("tiers", Kind::Tables(TIER), "Tiers from the fastest to the one that lasts.", NO_STORE),
     later("retention", Kind::Times, "How long each class is kept; `default` for the rest.", NO_STORE),
 ];
