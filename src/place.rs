@@ -277,11 +277,11 @@ pub fn amount(bytes: u64) -> String {
 fn kv(facts: &Facts) -> Vec<KvBytes> {
     let blocks = facts.kv_layout(BLOCK);
     let state = (facts.rings != Rings::NONE).then(|| blocks.with_rings(facts.rings));
-    let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8];
+    let four_bits = facts.compressed.is_some().then_some(KvFormat::Fp4);
+    let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8].into_iter().chain(four_bits);
     let layouts = [Some(blocks), state].into_iter().flatten();
-    layouts
-        .flat_map(|layout| formats.map(|format| KvBytes::of(facts, &KvLayout { format, ..layout })))
-        .collect()
+    let all = layouts.flat_map(|layout| formats.clone().map(move |format| KvLayout { format, ..layout }));
+    all.map(|layout| KvBytes::of(facts, &layout)).collect()
 }
 
 #[cfg(test)]

@@ -196,12 +196,14 @@ fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
 /// Layout of the KV memory of a group, with blocks of `block_size` tokens.
 ///
 /// # Errors
-/// The plan keeps windows in the state, and the model has none that could be there.
+/// The plan keeps windows in the state, or numbers in four bits, and the model was not made for that.
 pub fn kv_layout(plan: &Plan, facts: &Facts, block_size: u32) -> Result<KvLayout, Error> {
     let format = match plan.kv {
         KvFormat::F32 => millstream_kernels::KvFormat::F32,
         KvFormat::F16 => millstream_kernels::KvFormat::F16,
         KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
+        KvFormat::Fp4 if facts.compressed.is_none() => return Err(Error::FourBits),
+        KvFormat::Fp4 => millstream_kernels::KvFormat::Fp4,
     };
     let layout = KvLayout { format, ..facts.kv_layout(block_size as usize) };
     match plan.cache.windows {

@@ -50,6 +50,9 @@ pub enum Error {
         "cache.windows is \"state\", and this model has no layers with a window beside layers that see everything: leave it out"
     )]
     NoWindows,
+    /// The plan keeps numbers in four bits, and the model's keys and values are not compressed.
+    #[error("kv is \"fp4\", and this model's keys and values were not made for four bits: write \"q8\"")]
+    FourBits,
     /// The system does not give that much memory.
     #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
     NotGranted {

@@ -123,7 +123,7 @@ pub(crate) static ROOT: &[Key] = &[
         "kv",
         Kind::Choice(crate::plan::KvFormat::WORDS),
         Preset::Text("f32"),
-        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter.",
+        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter; `fp4` an eighth, in DeepSeek-V4.1 only.",
     ),
     key(
         "decoder_truncation",

@@ -442,6 +442,8 @@ pub enum KvFormat {
     F16,
     /// Eight bits, a scale for each 32.
     Q8,
+    /// Four bits, in models whose keys and values were made for it.
+    Fp4,
 }
 
 /// Where layers that see a window keep it, in models that leave the choice.
@@ -454,7 +456,7 @@ pub enum Windows {
     State,
 }
 
-words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8");
+words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8", Fp4 "fp4");
 words!(Activations: Int8 "int8", F32 "f32");
 words!(Windows: Blocks "blocks", State "state");
 words!(Policy: Hold "hold", Offer "offer", Latest "latest", Reply "reply");
