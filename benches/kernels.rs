@@ -10,7 +10,7 @@ use millstream::limits::{Limits, Probe, seconds};
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
     Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Matrix, Pairing,
-    RopeTable,
+    Rings, RopeTable,
 };
 
 /// Bytes that no cache holds.
@@ -100,11 +100,12 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
             format,
             state: 0,
             paired: 0,
+            rings: Rings::NONE,
         };
         let mut sample = Sample::new(4);
         let (kv, tables) = sample.kv(layout, 1, 1024);
         for tokens in [1, 256] {
-            let rows = [AttentionRow { start: 1024 - tokens as u32, tokens, blocks: &tables[0] }];
+            let rows = [AttentionRow { start: 1024 - tokens as u32, tokens, from: 0, blocks: &tables[0] }];
             let q = sample.values(tokens * heads * head_dim);
             let mut out = vec![0.0; q.len()];
             let mut layers = (0..layout.layers).cycle();

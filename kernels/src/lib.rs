@@ -35,7 +35,7 @@ mod windowed;
 pub use backend::Backend;
 pub use cpu::CpuBackend;
 pub use experts::{Expert, ExpertBias, ExpertBuffers, Experts, Routing};
-pub use kv::{KvFormat, KvLayout, KvMemory, Values, Widened};
+pub use kv::{KvFormat, KvLayout, KvMemory, Rings, Values, Widened};
 pub use op::{Activation, Attention, AttentionRow, Pairing, RopeAxes, RopeTable, Whole};
 pub use reference::ReferenceBackend;
 pub use residual::{Mixes, Mixing, Recall};

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use millstream_kernels::{Activations, Backend, Facts, KvFormat, KvLayout, Model, load_with};
-use millstream_topology::{self as topology, ActorPlan, Plan};
+use millstream_actors::assemble::kv_layout;
+use millstream_kernels::{Activations, Backend, Facts, Model, load_with};
+use millstream_topology::{self as topology, ActorPlan};
 
 use super::Done;
 use super::files::{say, tell};
@@ -39,7 +40,8 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Done> {
     let model = load(path, activations)?;
     let load_s = start.elapsed().as_secs_f64();
     let cases = cases(args, model.facts())?;
-    let layout = layout(&source.plan, model.facts().kv_layout(group.block_size as usize));
+    let layout = kv_layout(&source.plan, model.facts(), group.block_size)
+        .map_err(|error| Refused::NotBuilt(format!("millstream: {error}")))?;
     let mut rig = Rig::new(Arc::clone(&model), threads, layout);
     let mut report = Report {
         model: path.display().to_string(),
@@ -79,16 +81,6 @@ fn load(path: &Path, activations: Activations) -> Result<Arc<dyn Model>, Refused
     let loaded = load_with(path, activations)
         .map_err(|error| Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error))))?;
     Ok(loaded.model)
-}
-
-/// KV memory in the plan's format.
-fn layout(plan: &Plan, layout: KvLayout) -> KvLayout {
-    let format = match plan.kv {
-        topology::KvFormat::F32 => KvFormat::F32,
-        topology::KvFormat::F16 => KvFormat::F16,
-        topology::KvFormat::Q8 => KvFormat::Q8,
-    };
-    KvLayout { format, ..layout }
 }
 
 /// What is measured, in the order of the report.

@@ -123,7 +123,7 @@ pub(crate) static ROOT: &[Key] = &[
         "kv",
         Kind::Choice(crate::plan::KvFormat::WORDS),
         Preset::Text("f32"),
-        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter.",
+        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter; `fp4` an eighth, in DeepSeek-V4.1 only.",
     ),
     key(
         "decoder_truncation",
@@ -329,6 +329,12 @@ pub(crate) static CACHE: &[Key] = &[
         Kind::Replay,
         Preset::Text("exact"),
         "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
+    ),
+    key(
+        "windows",
+        Kind::Choice(crate::plan::Windows::WORDS),
+        Preset::Text("blocks"),
+        "Where Gemma 3 and gpt-oss keep what their sliding windows see: `blocks`, or `state`, which takes less memory for long sequences and has found tokens computed again.",
     ),
     later("tiers", Kind::Tables(TIER), "Tiers from the fastest to the one that lasts.", NO_STORE),
     later("retention", Kind::Times, "How long each class is kept; `default` for the rest.", NO_STORE),

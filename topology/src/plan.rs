@@ -444,10 +444,23 @@ pub enum KvFormat {
     F16,
     /// Eight bits, a scale for each 32.
     Q8,
+    /// Four bits, in models whose keys and values were made for it.
+    Fp4,
 }
 
-words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8");
+/// Where layers that see a window keep it, in models that leave the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Windows {
+    /// In blocks, with all positions, as layers that see everything do.
+    Blocks,
+    /// In the state of a sequence, beside its blocks.
+    State,
+}
+
+words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8", Fp4 "fp4");
 words!(Activations: Int8 "int8", F32 "f32");
+words!(Windows: Blocks "blocks", State "state");
 words!(Policy: Hold "hold", Offer "offer", Latest "latest", Reply "reply");
 words!(Link: Local "local", Shm "shm", Tcp "tcp", Nixl "nixl");
 
@@ -466,6 +479,8 @@ pub struct Limits {
 pub struct Cache {
     /// How many found tokens are computed once more, in models that keep a state beside their blocks.
     pub replay: Replay,
+    /// Where windows are kept.
+    pub windows: Windows,
     /// From the fastest to the one that lasts.
     pub tiers: Vec<Tier>,
     /// How long a class is kept.

@@ -14,7 +14,7 @@ use crate::place::{self, Hosts};
 use crate::plan::{
     Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
     GroupSettings, KvFormat, Limits, Note, Plan, Role, RouterSettings, Settings, Tier, TokenizerSettings,
-    quoted,
+    Windows, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -349,7 +349,9 @@ fn cache(root: &Section) -> Cache {
     };
     let tiers = section.sections("tiers").iter().filter_map(tier).collect();
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
-    Cache { replay, tiers, retention: section.times("retention") }
+    let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
+    let windows = windows.unwrap_or(Windows::Blocks);
+    Cache { replay, windows, tiers, retention: section.times("retention") }
 }
 
 /// What resolving finds to be asked for and not built yet.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::CpuBackend;
+use millstream_kernels::{CpuBackend, Facts, KvLayout};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
@@ -153,8 +153,7 @@ impl Wiring<'_> {
     /// How the blocks of a group are named, when it reuses them: one way for the whole plan, since `block_size` is one
     /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other.
     fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
-        let (facts, layout) = (self.resources.model.facts(), group.layout);
-        let identity = format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes);
+        let identity = identity(self.resources.model.facts(), group.layout);
         let chain = || HashChain::new(identity.as_bytes(), group.settings.block_size);
         group.settings.prefix_reuse.then(chain)
     }
@@ -267,5 +266,30 @@ impl Wiring<'_> {
 
     fn decode(&mut self, seat: Seat<DecodeMessage>, group: GroupRecipe, lanes: Vec<PrefillLane>) {
         self.graph.actor(seat, move || Decode::new(group.group(), lanes.clone()));
+    }
+}
+
+/// What tells a model's blocks of one layout from all others.
+fn identity(facts: &Facts, layout: KvLayout) -> String {
+    format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_kernels::KvFormat;
+
+    use super::*;
+
+    #[test]
+    fn blocks_without_windows_have_other_names() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle/tiny-gemma3");
+        let resources = Resources::load(folder.as_ref()).expect("the checkpoint is in the tree");
+        let facts = resources.model.facts();
+        let blocks = facts.kv_layout(16);
+        let layouts = [blocks, blocks.with_rings(facts.rings), KvLayout { format: KvFormat::F16, ..blocks }];
+        let mut names: Vec<_> = layouts.map(|layout| identity(facts, layout)).into();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 3, "{names:?}");
     }
 }

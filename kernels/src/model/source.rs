@@ -8,6 +8,7 @@ use super::{ExpertFacts, Facts};
 use crate::config::Shape;
 use crate::config::rope::Rope;
 use crate::error::Error;
+use crate::kv::Rings;
 use crate::matrix::Matrix;
 use crate::op::{Activation, Pairing, RopeTable};
 use crate::weights::Weights;
@@ -205,6 +206,7 @@ impl Source {
             eos,
             bos,
             state: None,
+            rings: Rings::NONE,
             image_token: None,
             compressed: None,
         })

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::rig::Case;
 use crate::limits::Limits;
+use crate::place::KvBytes;
 
 /// All that was measured.
 pub(super) struct Report {
@@ -33,7 +34,8 @@ pub(super) struct Row {
 
 /// What a run reads and computes at least.
 struct Cost {
-    /// Bytes: weights (of experts, those that some token chose) once a step, keys and values of all positions before it for each sequence.
+    /// Bytes: weights (of experts, those that some token chose) once a step; for each sequence keys and values of all
+    /// positions before it, or of a window where they lie in a ring.
     bytes: f64,
     /// Two for each weight that a token is multiplied with; attention is left out.
     operations: f64,
@@ -61,16 +63,20 @@ impl Cost {
         let dense = (facts.bytes - looked_up - experts.bytes) as f64;
         // Tokens choose their experts on their own: of those of a layer, some are read by nobody.
         let read = |tokens: f64| dense + experts.bytes as f64 * (1.0 - (1.0 - share).powf(tokens));
+        // Keys and values that a sequence reads in a step after so many positions.
         let position = layout.bytes_per_block() as f64 / layout.block_size as f64;
+        let ringed = layout.of_rings().bytes_per_block() as f64 / layout.block_size as f64;
+        let behind =
+            |positions: f64| position * positions + ringed * positions.min(layout.rings.window as f64);
         match *case {
             Case::Prefill { tokens, chunk } => {
                 let (all, steps) = (tokens as f64, tokens.div_ceil(chunk) as f64);
-                let before = position * all * (steps - 1.0) / 2.0;
+                let before: f64 = (0..tokens).step_by(chunk).map(|start| behind(start as f64)).sum();
                 Self { bytes: read(chunk as f64) * steps + before, operations: 2.0 * (inside * all + table) }
             }
             Case::Decode { batch, depth, steps } => {
                 let (batch, steps) = (batch as f64, steps as f64);
-                let before = position * (depth as f64 + steps / 2.0) * batch;
+                let before = behind(depth as f64 + steps / 2.0) * batch;
                 let operations = 2.0 * (inside + table) * batch * steps;
                 Self { bytes: (read(batch) + before) * steps, operations }
             }
@@ -110,6 +116,7 @@ impl Report {
                 "limits here and now: read {read:.1} GB/s, f32 {arithmetic:.1} GFLOP/s, int8 {integer:.1} GOP/s"
             ),
             format!("loaded in {:.2} s, {} of memory", self.load_s, mega(self.loaded_bytes)),
+            KvBytes::of(&self.facts, &self.layout).line(self.facts.context),
             String::new(),
             format!("{:<28}{:>12}{:>12}{:>12}", "", "tokens/s", "of read", format!("of {name}")),
         ];
@@ -150,6 +157,7 @@ impl Report {
             "load_s": self.load_s,
             "loaded_bytes": self.loaded_bytes,
             "peak_bytes": self.peak_bytes,
+            "kv": KvBytes::of(&self.facts, &self.layout).json(),
             "limits": {
                 "read_bytes_per_second": self.limits.read,
                 "f32_operations_per_second": self.limits.arithmetic,
@@ -170,7 +178,7 @@ fn mega(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use millstream_kernels::ExpertFacts;
+    use millstream_kernels::{ExpertFacts, Rings};
 
     use super::*;
 
@@ -194,6 +202,7 @@ mod tests {
             state: None,
             image_token: None,
             compressed: None,
+            rings: Rings::NONE,
         }
     }
 
@@ -223,5 +232,19 @@ mod tests {
         let keys = |batch: f64| layout.bytes_per_block() as f64 / 8.0 * 0.5 * batch;
         assert_eq!(decode(1).bytes - keys(1.0), 1_500.0 + 250.0);
         assert_eq!(decode(2).bytes - keys(2.0), 1_500.0 + 1_000.0 * (1.0 - 0.75 * 0.75));
+    }
+
+    #[test]
+    fn no_more_than_a_window_is_read_of_a_ring() {
+        let facts = facts(true);
+        let (whole, rings) = (facts.kv_layout(8), Rings { layers: 1, window: 16 });
+        let bytes = |layout: &KvLayout, depth| {
+            Cost::of(&Case::Decode { batch: 1, depth, steps: 2 }, &facts, layout).bytes
+        };
+        let position = whole.bytes_per_block() as f64 / 8.0;
+        let ringed = whole.with_rings(rings);
+        assert_eq!(bytes(&ringed, 7), bytes(&whole, 7), "all of it is in the window");
+        let unseen = position / 2.0 * (99.0 + 1.0 - 16.0);
+        assert_eq!(bytes(&ringed, 99), bytes(&whole, 99) - 2.0 * unseen);
     }
 }

@@ -133,15 +133,15 @@ impl Rig {
     fn sequences(&self, case: &Case) -> anyhow::Result<Sequences> {
         let layout = self.layout;
         let blocks = case.positions().div_ceil(layout.block_size);
-        let all = blocks * case.sequences();
+        let (all, slots) = (blocks * case.sequences(), case.sequences());
         anyhow::ensure!(
-            u32::try_from(all).is_ok() && KvMemory::is_granted(layout, all),
+            u32::try_from(all).is_ok() && KvMemory::is_granted(layout, all, slots),
             "{case} needs {all} blocks of KV memory, and the system does not give them"
         );
         let table =
             |sequence: usize| (sequence * blocks..(sequence + 1) * blocks).map(|b| b as u32).collect();
-        let kv = KvMemory::new(layout, all).with_slots(case.sequences());
-        Ok(Sequences { kv, tables: (0..case.sequences()).map(table).collect() })
+        let kv = KvMemory::new(layout, all).with_slots(slots);
+        Ok(Sequences { kv, tables: (0..slots).map(table).collect() })
     }
 
     /// The first sequence's prompt; only its last token gives logits.
