@@ -9,8 +9,8 @@
 use millstream::limits::{Limits, Probe, seconds};
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Matrix, Pairing,
-    Rings, RopeTable,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Lists, Matrix,
+    Pairing, Rings, RopeTable, Select, Stage,
 };
 
 /// Bytes that no cache holds.
@@ -43,6 +43,7 @@ fn main() {
     }
     matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640, true), &[1, 4]);
     attention(&mut backend, &limits);
+    select(&mut backend, &limits);
     pointwise(&mut backend, &limits);
 }
 
@@ -119,6 +120,37 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
             let seen = (tokens * (2048 - tokens + 1) / 2 * heads * head_dim) as f64;
             let bytes = layout.bytes_per_block() / layout.layers * (1024 / layout.block_size);
             report(&case, limits, time, (bytes as f64, 4.0 * seen));
+        }
+    }
+}
+
+/// The choice of entries, and of runs, as the built-in model makes it. Its operations are those of all scores: where most
+/// of them are left out, that is more than the machine could do.
+fn select(backend: &mut CpuBackend, limits: &Limits) {
+    let (heads, dim) = (4, 32);
+    let layout = KvLayout {
+        layers: 1,
+        kv_heads: 1,
+        key_dim: dim,
+        value_dim: dim,
+        block_size: 16,
+        format: KvFormat::F32,
+        state: 0,
+        paired: 0,
+    };
+    for positions in [8_192, 65_536] {
+        let mut sample = Sample::new(6);
+        let (kv, tables) = sample.kv(layout, 1, positions);
+        for tokens in [1, 256] {
+            let rows = [AttentionRow { start: (positions - tokens) as u32, tokens, blocks: &tables[0] }];
+            let stage = Some(Stage { size: 8, kept: 64, chooses: true });
+            let args = Select { heads, layer: 0, most: 128, stage, rows: &rows };
+            let (q, weights) = (sample.values(tokens * heads * dim), sample.values(tokens * heads));
+            let (mut chosen, mut runs) = (Lists::default(), Lists::default());
+            let time = seconds(&mut || backend.select(&args, (&q, &weights), &kv, &mut chosen, &mut runs));
+            let case = format!("select 128 by {heads} x {dim} at {positions}, tokens {tokens}");
+            let seen = (tokens * (2 * positions - tokens + 1) / 2 * heads * dim) as f64;
+            report(&case, limits, time, ((positions * dim * 4) as f64, 2.0 * seen));
         }
     }
 }

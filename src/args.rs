@@ -260,6 +260,9 @@ pub struct BenchArgs {
     /// What quantised weights are multiplied with, instead of what the plan says
     #[arg(long, value_enum)]
     pub activations: Option<ActivationsArg>,
+    /// Compute the prompt also with later layers on its end only, as `decoder_truncation` of a topology does
+    #[arg(long)]
+    pub decoder_truncation: bool,
     /// Runs of each measurement; the best counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
