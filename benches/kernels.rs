@@ -137,12 +137,14 @@ fn select(backend: &mut CpuBackend, limits: &Limits) {
         format: KvFormat::F32,
         state: 0,
         paired: 0,
+        rings: Rings::NONE,
     };
     for positions in [8_192, 65_536] {
         let mut sample = Sample::new(6);
         let (kv, tables) = sample.kv(layout, 1, positions);
         for tokens in [1, 256] {
-            let rows = [AttentionRow { start: (positions - tokens) as u32, tokens, blocks: &tables[0] }];
+            let start = (positions - tokens) as u32;
+            let rows = [AttentionRow { start, tokens, from: 0, blocks: &tables[0] }];
             let stage = Some(Stage { size: 8, kept: 64, chooses: true });
             let args = Select { heads, layer: 0, most: 128, stage, rows: &rows };
             let (q, weights) = (sample.values(tokens * heads * dim), sample.values(tokens * heads));

@@ -94,7 +94,7 @@ fn cases(args: &BenchArgs, facts: &Facts, truncates: bool) -> Result<Vec<Case>, 
         ));
     }
     let mut cases = Vec::new();
-    for chunk in [tokens, CHUNK].into_iter().filter(|&chunk| chunk == tokens || chunk < tokens) {
+    for chunk in [tokens, CHUNK].into_iter().take(1 + usize::from(tokens > CHUNK)) {
         cases.push(Case::Prefill { tokens, chunk, keep: None });
         cases.extend(keep.map(|keep| Case::Prefill { tokens, chunk, keep: Some(keep) }));
     }

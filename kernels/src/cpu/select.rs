@@ -264,7 +264,7 @@ impl Target<'_> {
     ///
     /// # Safety
     /// No other thread uses them.
-    #[expect(unsafe_code, reason = "threads write lists of one output")]
+    #[expect(unsafe_code, clippy::mut_from_ref, reason = "threads write lists of one output")]
     unsafe fn of(&self, token: usize) -> (&mut [u32], &mut u32) {
         let Target(numbers, counts, most) = self;
         // SAFETY: the caller's promise.
