@@ -2,7 +2,7 @@
 
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
-    AttentionRow, Backend, CpuBackend, KvFormat, KvLayout, KvMemory, Lists, Select, Stage,
+    AttentionRow, Backend, CpuBackend, KvFormat, KvLayout, KvMemory, Lists, Rings, Select, Stage,
 };
 
 /// Positions before the tokens that choose, and how many these are.
@@ -31,6 +31,7 @@ impl Case {
             format: KvFormat::F32,
             state: 0,
             paired: 0,
+            rings: Rings::NONE,
         };
         let count = (PAST + TOKENS).div_ceil(block_size);
         let mut kv = KvMemory::new(layout, count);
@@ -66,7 +67,8 @@ impl Case {
         let dim = self.kv.layout().key_dim;
         for first in (0..TOKENS).step_by(at_once) {
             let tokens = at_once.min(TOKENS - first);
-            let rows = [AttentionRow { start: (PAST + first) as u32, tokens, blocks: &self.blocks }];
+            let start = (PAST + first) as u32;
+            let rows = [AttentionRow { start, tokens, from: 0, blocks: &self.blocks }];
             let stage = Some(Stage { size: 8, kept: most / 2, chooses: true });
             let args = Select { heads: self.heads, layer: 0, most, stage, rows: &rows };
             let q = &self.q[first * self.heads * dim..][..tokens * self.heads * dim];
@@ -81,7 +83,7 @@ impl Case {
 #[test]
 fn what_is_left_out_would_not_have_been_chosen() {
     let odd = [0.0, -1e-30, 1e-12, 1e-7, 1e7, 1e12, 1e30, f32::INFINITY, f32::NAN];
-    for (seed, shape) in (1..).zip([(4, 32), (1, 8), (5, 64), (9, 128), (3, 12), (2, 9)]) {
+    for (seed, shape) in (1..).zip([(4, 32), (1, 8), (9, 64), (2, 128), (3, 12), (2, 9)]) {
         for (block_size, odd) in [(16, &[][..]), (12, &odd[..4]), (32, &odd[..])] {
             let case = Case::new(seed, shape, block_size, odd);
             for most in [2, 60] {
