@@ -9,8 +9,8 @@
 use millstream::limits::{Limits, Probe, seconds};
 use millstream_kernels::check::Sample;
 use millstream_kernels::{
-    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Matrix, Pairing,
-    RopeTable,
+    Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, Lists, Matrix,
+    Pairing, Rings, RopeTable, Select, Stage,
 };
 
 /// Bytes that no cache holds.
@@ -43,6 +43,7 @@ fn main() {
     }
     matmul(&mut backend, &limits, (DType::Q8_0, 262_144, 640, true), &[1, 4]);
     attention(&mut backend, &limits);
+    select(&mut backend, &limits);
     pointwise(&mut backend, &limits);
 }
 
@@ -63,7 +64,7 @@ fn matmul(
             DType::F8E4M3 => copy.scaled(factors, (128, 128)).expect("one for each rectangle"),
             _ => copy,
         };
-        if packed { copy.pack() } else { copy }
+        if packed { copy.pack().expect("memory for one matrix") } else { copy }
     };
     let weights: Vec<Matrix> = (0..count).map(copy).collect();
     for &rows in rows {
@@ -100,11 +101,12 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
             format,
             state: 0,
             paired: 0,
+            rings: Rings::NONE,
         };
         let mut sample = Sample::new(4);
         let (kv, tables) = sample.kv(layout, 1, 1024);
         for tokens in [1, 256] {
-            let rows = [AttentionRow { start: 1024 - tokens as u32, tokens, blocks: &tables[0] }];
+            let rows = [AttentionRow { start: 1024 - tokens as u32, tokens, from: 0, blocks: &tables[0] }];
             let q = sample.values(tokens * heads * head_dim);
             let mut out = vec![0.0; q.len()];
             let mut layers = (0..layout.layers).cycle();
@@ -118,6 +120,39 @@ fn attention(backend: &mut CpuBackend, limits: &Limits) {
             let seen = (tokens * (2048 - tokens + 1) / 2 * heads * head_dim) as f64;
             let bytes = layout.bytes_per_block() / layout.layers * (1024 / layout.block_size);
             report(&case, limits, time, (bytes as f64, 4.0 * seen));
+        }
+    }
+}
+
+/// The choice of entries, and of runs, as the built-in model makes it. Its operations are those of all scores: where most
+/// of them are left out, that is more than the machine could do.
+fn select(backend: &mut CpuBackend, limits: &Limits) {
+    let (heads, dim) = (4, 32);
+    let layout = KvLayout {
+        layers: 1,
+        kv_heads: 1,
+        key_dim: dim,
+        value_dim: dim,
+        block_size: 16,
+        format: KvFormat::F32,
+        state: 0,
+        paired: 0,
+        rings: Rings::NONE,
+    };
+    for positions in [8_192, 65_536] {
+        let mut sample = Sample::new(6);
+        let (kv, tables) = sample.kv(layout, 1, positions);
+        for tokens in [1, 256] {
+            let start = (positions - tokens) as u32;
+            let rows = [AttentionRow { start, tokens, from: 0, blocks: &tables[0] }];
+            let stage = Some(Stage { size: 8, kept: 64, chooses: true });
+            let args = Select { heads, layer: 0, most: 128, stage, rows: &rows };
+            let (q, weights) = (sample.values(tokens * heads * dim), sample.values(tokens * heads));
+            let (mut chosen, mut runs) = (Lists::default(), Lists::default());
+            let time = seconds(&mut || backend.select(&args, (&q, &weights), &kv, &mut chosen, &mut runs));
+            let case = format!("select 128 by {heads} x {dim} at {positions}, tokens {tokens}");
+            let seen = (tokens * (2 * positions - tokens + 1) / 2 * heads * dim) as f64;
+            report(&case, limits, time, ((positions * dim * 4) as f64, 2.0 * seen));
         }
     }
 }

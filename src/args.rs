@@ -1,6 +1,6 @@
 //! Commands and flags as typed.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -61,8 +61,8 @@ pub struct ServeArgs {
     /// A model folder or .gguf file: alone, or in place of the file's
     #[arg(long)]
     pub model: Option<String>,
-    /// Listen here instead of where the file says
-    #[arg(long)]
+    /// Listen here instead of where the file says: an address and a port, or a port of this machine alone
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
     pub listen: Option<SocketAddr>,
 }
 
@@ -153,7 +153,7 @@ pub struct SimulateArgs {
     #[arg(long, value_parser = seeds)]
     pub seeds: Option<Range<u64>>,
     /// Requests of one run
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
     pub requests: u32,
     /// What goes wrong
     #[arg(long, value_enum, default_value = "seed")]
@@ -182,13 +182,13 @@ pub struct OracleArgs {
     #[arg(long, conflicts_with = "split")]
     pub topology: Option<PathBuf>,
     /// Tokens of a prompt in one step
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub chunk: Option<u32>,
     /// Prefill and decode in groups of their own
     #[arg(long)]
     pub split: bool,
     /// Requests at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub batch: u32,
 }
 
@@ -214,16 +214,16 @@ pub struct EvalArgs {
     #[arg(long = "task", value_name = "NAME")]
     pub skills: Vec<String>,
     /// Cases at once
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512), allow_negative_numbers = true)]
     pub batch: u32,
     /// Longest answer in tokens
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub max_tokens: u32,
     /// Print so many of the answers that are wrong
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub wrong: usize,
     /// Exit with 1 when fewer than this share of a task's answers are right
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     pub at_least: f64,
     /// Print JSON
     #[arg(long)]
@@ -260,6 +260,9 @@ pub struct BenchArgs {
     /// What quantised weights are multiplied with, instead of what the plan says
     #[arg(long, value_enum)]
     pub activations: Option<ActivationsArg>,
+    /// Compute the prompt also with later layers on its end only, as `decoder_truncation` of a topology does
+    #[arg(long)]
+    pub decoder_truncation: bool,
     /// Runs of each measurement; the best counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
@@ -291,7 +294,7 @@ pub struct PlaceArgs {
     /// A model folder
     pub folder: PathBuf,
     /// Ranks of the group
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536), allow_negative_numbers = true)]
     pub ranks: u32,
     /// Where lookup tables are
     #[arg(long, value_enum, default_value = "file")]
@@ -341,6 +344,15 @@ pub struct PullArgs {
     pub include: Vec<String>,
 }
 
+/// A port alone is one that only this machine reaches.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let of_this_machine = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    text.parse().or_else(|_| text.parse().map(of_this_machine)).map_err(|_| {
+        "must be an address and a port, such as 127.0.0.1:8000 (0.0.0.0:8000 for the network), or a port"
+            .to_owned()
+    })
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -377,5 +389,27 @@ mod tests {
         assert_eq!(seeds("1..4"), Ok(1..4));
         assert!(seeds("4..4").is_err());
         assert!(seeds("4").is_err());
+    }
+
+    #[test]
+    fn a_port_alone_is_one_of_this_machine() {
+        assert_eq!(listen("8000"), Ok(SocketAddr::from(([127, 0, 0, 1], 8000))));
+        assert_eq!(listen("[::1]:0").map(|address| address.to_string()), Ok("[::1]:0".to_owned()));
+        for wrong in ["localhost", "65536", "-1", "", "127.0.0.1", ":8000"] {
+            assert!(listen(wrong).is_err_and(|why| why.contains("such as 127.0.0.1:8000")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_below_all_ranges_are_told_the_range() {
+        for (words, range) in [
+            (&["oracle", "x", "--batch", "-1"][..], "1..=1024"),
+            (&["simulate", "x", "--requests", "-5"], "1..=100000"),
+            (&["eval", "--at-least", "-0.5"], "from 0 to 1"),
+            (&["place", "x", "--ranks", "-1"], "1..=65536"),
+        ] {
+            let refused = Cli::try_parse_from([&["millstream"], words].concat()).expect_err("out of range");
+            assert!(refused.to_string().contains(range), "{words:?}: {refused}");
+        }
     }
 }

@@ -23,23 +23,14 @@ const FILES: [(&str, &[u8]); 6] = [
     file!("eval.jsonl"),
 ];
 
-/// A folder with the model.
+/// A folder with the model, for loaders, which map files. It may go when the model is loaded: a mapping outlives its name.
 ///
 /// # Errors
 /// The folder cannot be made or written.
 pub fn folder() -> anyhow::Result<TempDir> {
-    written(&FILES)
-}
-
-/// A folder with files that are inside the program, for loaders, which map files. It may go when the model is loaded: a
-/// mapping outlives its name.
-///
-/// # Errors
-/// The folder cannot be made or written.
-pub(crate) fn written(files: &[(&str, &[u8])]) -> anyhow::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("millstream-model-").tempdir();
     let folder = folder.context("cannot make a folder for the model inside the program")?;
-    for (name, bytes) in files {
+    for (name, bytes) in FILES {
         std::fs::write(folder.path().join(name), bytes)
             .context("cannot write the model inside the program")?;
     }

@@ -116,7 +116,7 @@ pub async fn mark(
     cases: &[(usize, Case)],
     (batch, tokens_max): (usize, u32),
 ) -> anyhow::Result<Report> {
-    let body_max = mill::gateway(plan)?.settings.body_max;
+    let body_max = mill::gateway(plan)?.body_max(resources);
     let images = encode_settings(plan, resources).map(|settings| Images::new(&settings, body_max));
     let submit = |(line, case): &(usize, Case)| submit(*line, case, images.as_ref(), tokens_max);
     let asked: Vec<Submit> = cases.iter().map(submit).collect::<anyhow::Result<_>>()?;

@@ -10,7 +10,7 @@
 //! | `GET /metrics` | Prometheus text |
 //!
 //! `ask` reads the body, `images` what it has to be looked at, `generate` asks the desk, `openai` writes the answer, `sse` streams it, `fault` is everything
-//! that goes wrong, `body` and `listen` keep the bounds.
+//! that goes wrong, `body` and `listen` keep the bounds, `names` keeps pages of other origins out.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use millstream_actors::request::Submit;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -39,6 +39,7 @@ mod images;
 pub(crate) mod listen;
 mod logprobs;
 mod metrics;
+mod names;
 mod openai;
 mod patient;
 mod sse;
@@ -48,6 +49,7 @@ pub(crate) use body::Bodies;
 use body::Held;
 use fault::Fault;
 pub(crate) use images::Images;
+pub(crate) use names::Names;
 pub(crate) use text::Text;
 
 /// The request that a chat body with one answer asks.
@@ -75,6 +77,7 @@ pub(crate) struct Facts {
 pub(crate) struct Http {
     pub(crate) mill: Arc<Mill>,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) names: Arc<Names>,
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) text: Arc<Text>,
     /// Where the model has eyes.
@@ -114,6 +117,7 @@ pub(crate) fn router(http: Http) -> Router {
         .route("/detokenize", post(text::detokenize))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_path)
+        .layer(middleware::from_fn_with_state(http.clone(), names::guard))
         .layer(CatchPanicLayer::custom(caught))
         .with_state(http)
 }

@@ -155,6 +155,19 @@ pub(crate) struct GatewayFacts {
     pub(crate) settings: GatewaySettings,
 }
 
+/// A request's body where the topology does not say how large it may be...
+const BODY_MAX: u64 = 4 << 20;
+/// ...and where the model has eyes: a few photographs, which a body holds a third larger than their files.
+const BODY_MAX_IMAGES: u64 = 32 << 20;
+
+impl GatewayFacts {
+    /// Bytes of a request's body, and of all of its images.
+    pub(crate) fn body_max(&self, resources: &Resources) -> u64 {
+        let usual = if resources.model.vision().is_some() { BODY_MAX_IMAGES } else { BODY_MAX };
+        self.settings.body_max.unwrap_or(usual)
+    }
+}
+
 /// Finds the gateway of a plan.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use millstream_kernels::{KvFormat, KvLayout, Survey, TensorFacts};
+use millstream_kernels::{Facts, KvFormat, KvLayout, Rings, Survey, TensorFacts};
 use serde_json::{Value, json};
 
 /// Tokens of a block, for the bytes of one token.
@@ -120,11 +120,13 @@ impl Share {
     }
 }
 
-/// Bytes of KV memory in one of the formats it can have.
+/// Bytes of KV memory in one of the layouts it can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvBytes {
     /// The format.
     pub format: &'static str,
+    /// Where windows are kept, in a model that leaves the choice.
+    pub windows: Option<&'static str>,
     /// Of a token, in blocks.
     pub per_token: f64,
     /// Of a sequence, beside its blocks.
@@ -140,7 +142,7 @@ pub struct Placement {
     pub unused: Held,
     /// What each rank holds.
     pub ranks: Vec<Share>,
-    /// KV memory in each format.
+    /// KV memory in each layout.
     pub kv: Vec<KvBytes>,
 }
 
@@ -151,7 +153,7 @@ impl Placement {
             parts: BTreeMap::new(),
             unused: Held::default(),
             ranks: vec![Share::default(); wish.ranks],
-            kv: kv(survey),
+            kv: kv(&survey.facts),
         };
         let mut experts: BTreeMap<&str, usize> = BTreeMap::new();
         for (layer, index) in survey.tensors.keys().filter_map(|name| expert_of(name)) {
@@ -210,12 +212,11 @@ impl Placement {
             let Share { experts, tables, rest } = share;
             json!({ "rank": rank, "experts": experts, "tables": tables, "rest": rest, "total": share.total() })
         };
-        let kv = |kv: &KvBytes| json!({ "format": kv.format, "bytes_per_token": kv.per_token, "bytes_per_slot": kv.per_slot });
         json!({
             "parts": parts,
             "unused": held(&self.unused),
             "ranks": self.ranks.iter().enumerate().map(rank).collect::<Vec<_>>(),
-            "kv": self.kv.iter().map(kv).collect::<Vec<_>>(),
+            "kv": self.kv.iter().map(KvBytes::json).collect::<Vec<_>>(),
         })
     }
 }
@@ -227,14 +228,60 @@ impl Held {
     }
 }
 
-/// KV memory in each format.
-fn kv(survey: &Survey) -> Vec<KvBytes> {
-    let of = |(name, format)| {
-        let layout = KvLayout { format, ..survey.facts.kv_layout(BLOCK) };
-        let per_token = layout.bytes_per_block() as f64 / BLOCK as f64;
-        KvBytes { format: name, per_token, per_slot: layout.bytes_per_slot() }
-    };
-    [("f32", KvFormat::F32), ("f16", KvFormat::F16), ("q8", KvFormat::Q8)].map(of).to_vec()
+impl KvBytes {
+    /// Those of a layout of the model.
+    pub fn of(facts: &Facts, layout: &KvLayout) -> Self {
+        let format = match layout.format {
+            KvFormat::F32 => "f32",
+            KvFormat::F16 => "f16",
+            KvFormat::Q8 => "q8",
+            KvFormat::Fp4 => "fp4",
+        };
+        let kept = if layout.rings == Rings::NONE { "blocks" } else { "state" };
+        let windows = (facts.rings != Rings::NONE).then_some(kept);
+        let per_token = layout.bytes_per_block() as f64 / layout.block_size as f64;
+        Self { format, windows, per_token, per_slot: layout.bytes_per_slot() }
+    }
+
+    /// For people; `context` is how long a sequence may be.
+    pub fn line(&self, context: u32) -> String {
+        let kept = if self.windows == Some("state") { ", windows in the state" } else { "" };
+        format!(
+            "KV memory in {}{kept}: {:.0} bytes a token, {} a sequence of {context} tokens, {} of state a sequence",
+            self.format,
+            self.per_token,
+            amount((self.per_token * f64::from(context)) as u64),
+            amount(self.per_slot as u64)
+        )
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "format": self.format, "windows": self.windows,
+            "bytes_per_token": self.per_token, "bytes_per_slot": self.per_slot,
+        })
+    }
+}
+
+/// Bytes for people.
+pub fn amount(bytes: u64) -> String {
+    match bytes {
+        0..100_000 => format!("{bytes} B"),
+        100_000..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// KV memory in each layout.
+fn kv(facts: &Facts) -> Vec<KvBytes> {
+    let blocks = facts.kv_layout(BLOCK);
+    let state = (facts.rings != Rings::NONE).then(|| blocks.with_rings(facts.rings));
+    let four_bits = facts.compressed.is_some().then_some(KvFormat::Fp4);
+    let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8].into_iter().chain(four_bits);
+    let layouts = [Some(blocks), state].into_iter().flatten();
+    let all = layouts.flat_map(|layout| formats.clone().map(move |format| KvLayout { format, ..layout }));
+    all.map(|layout| KvBytes::of(facts, &layout)).collect()
 }
 
 #[cfg(test)]
@@ -293,5 +340,25 @@ mod tests {
             let most = shares.iter().max().expect("a rank");
             assert!(*most == 12_u64.div_ceil(ranks as u64), "{ranks} ranks: {shares:?}");
         }
+    }
+
+    /// Gemma-3-270m: 3 layers of 18 see everything, the others 512 positions.
+    #[test]
+    fn windows_in_the_state_are_said_beside_windows_in_blocks() {
+        let facts = Facts {
+            layers: 18,
+            kv_heads: 1,
+            key_dim: 256,
+            value_dim: 256,
+            rings: Rings { layers: 15, window: 512 },
+            ..survey(&[]).facts
+        };
+        let said: Vec<String> = kv(&facts).iter().map(|kv| kv.line(32_768)).collect();
+        assert_eq!(said.len(), 6);
+        let blocks = "KV memory in f32: 36864 bytes a token, 1.2 GB a sequence of 32768 tokens, 0 B of state a sequence";
+        let state = "KV memory in f32, windows in the state: 6144 bytes a token, 0.2 GB a sequence of 32768 tokens, 21.6 MB of state a sequence";
+        assert_eq!([&said[0], &said[3]], [blocks, state]);
+        assert_eq!(kv(&facts)[5].json()["windows"], "state");
+        assert_eq!(kv(&survey(&[]).facts)[0].json()["windows"], Value::Null, "nothing to choose");
     }
 }

@@ -12,7 +12,7 @@ use millstream_topology::Plan;
 
 use crate::clock;
 use crate::http::listen::Listening;
-use crate::http::{self, Bodies, Facts, Http, Images, Text};
+use crate::http::{self, Bodies, Facts, Http, Images, Names, Text};
 use crate::mill::{self, Mill};
 
 pub use crate::http::listen::ConnectionBounds;
@@ -26,7 +26,7 @@ pub struct Bounds {
     pub replies_max: usize,
     /// Time to send a body.
     pub body_wait_max: Duration,
-    /// Bytes of all bodies that are being read or parsed.
+    /// Bytes of all bodies that are being read or parsed, and of the images of all requests inside.
     pub bodies_max: u64,
     /// `/health` calls a unit ill that makes no progress for longer.
     pub busy_max: Duration,
@@ -44,7 +44,7 @@ impl Default for Bounds {
             },
             replies_max: 1024,
             body_wait_max: Duration::from_secs(30),
-            bodies_max: 64 << 20,
+            bodies_max: 256 << 20,
             busy_max: Duration::from_secs(60),
         }
     }
@@ -85,22 +85,23 @@ impl Server {
     /// # Errors
     /// The plan cannot be built with this model, a seat cannot be started, or the address cannot be bound.
     pub async fn start(plan: &Plan, resources: &Resources, options: ServeOptions) -> anyhow::Result<Self> {
-        let settings = mill::gateway(plan)?.settings;
+        let gateway = mill::gateway(plan)?;
         let bounds = options.bounds;
         let mill = Arc::new(Mill::start(plan, resources, bounds.replies_max).await?);
         let facts =
             Facts { model: served_name(plan), plan: plan.id.to_string(), started: clock::unix_seconds() };
-        let body_max = settings.body_max;
+        let body_max = gateway.body_max(resources);
+        let address = options.listen.unwrap_or(gateway.settings.listen);
         let router = http::router(Http {
             text: Arc::new(Text::new(resources.clone(), mill.reach())),
             images: encode_settings(plan, resources)
                 .map(|settings| Arc::new(Images::new(&settings, body_max))),
             mill: Arc::clone(&mill),
             facts: Arc::new(facts),
-            bodies: Arc::new(Bodies::new(settings.body_max, bounds.bodies_max, bounds.body_wait_max)),
+            names: Arc::new(Names::new(address, &gateway.settings.hosts)),
+            bodies: Arc::new(Bodies::new(body_max, bounds.bodies_max, bounds.body_wait_max)),
             busy_max: bounds.busy_max,
         });
-        let address = options.listen.unwrap_or(settings.listen);
         match Listening::start(address, router, bounds.connections).await {
             Ok(listening) => Ok(Self { mill, listening }),
             Err(error) => {

@@ -18,7 +18,6 @@ use crate::mill;
 
 pub mod load;
 pub mod report;
-pub(crate) mod tiny;
 
 use load::Visit;
 use report::{Ledger, Report};
@@ -159,7 +158,8 @@ impl Run {
                 replayed: gauges.iter().map(|group| group.tokens_replayed.get()).sum(),
             },
             digest: sim.digest(),
-            approximate: resources.model.facts().state.is_some() && plan.cache.replay != Replay::Exact,
+            approximate: plan.cache.replay != Replay::Exact
+                && gauges.iter().any(|group| group.slots_total.get() > 0),
             heard,
         })
     }

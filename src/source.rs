@@ -13,7 +13,6 @@ use millstream_topology::{FILE_LEN_MAX, HostFacts, Plan, Problems};
 
 use crate::builtin;
 use crate::lasting;
-use crate::simulate::tiny;
 
 /// Why a source cannot be used at all: the command ends with exit code 2.
 #[derive(Debug)]
@@ -116,14 +115,6 @@ impl Source {
     /// Whether its model is the one inside the program.
     pub fn is_builtin(&self) -> bool {
         self.plan.model == builtin::NAME
-    }
-
-    /// Loads the model for the simulator, which brings a tiny one with random weights where the plan says `builtin`.
-    ///
-    /// # Errors
-    /// The model is not there or not understood.
-    pub fn load_for_simulation(&self) -> anyhow::Result<Resources> {
-        if self.is_builtin() { tiny::load() } else { self.load() }
     }
 
     /// Loads the model and what reads and writes its text.

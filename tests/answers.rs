@@ -4,6 +4,8 @@
 mod house;
 
 use house::{House, JOINED, SPLIT, say, text_of};
+use millstream::server::Bounds;
+use millstream_actors::assemble::Resources;
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -207,6 +209,22 @@ async fn completions_answer_plain_prompts() {
         assert_eq!(house.refused_field(COMPLETIONS, &body).await, param);
     }
     house.at_rest().await;
+    house.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_without_tokens_is_refused_by_its_field() {
+    // A model whose texts begin with no token of their own.
+    let bare = Resources::load(&house::checkpoint().with_file_name("tiny-qwen3-moe")).unwrap();
+    let house = House::of(&house::source("", JOINED), &bare, Bounds::default()).await;
+    for (prompt, param) in
+        [(json!(""), "prompt"), (json!(["a", ""]), "prompt"), (json!([[1], []]), "prompt[1]")]
+    {
+        for stream in [false, true] {
+            let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 2, "stream": stream});
+            assert_eq!(house.refused_field(COMPLETIONS, &body).await, param, "{body}");
+        }
+    }
     house.server.stop().await;
 }
 

@@ -122,7 +122,12 @@ fn what_is_not_built_is_checked_but_not_served() {
 fn wrong_arguments_end_with_2() {
     assert_eq!(code(&run(&["serve"])), 2);
     assert_eq!(code(&run(&["simulate", SPLIT, "--seeds", "9..9"])), 2);
-    assert_eq!(code(&run(&["chat", "--temperature", "9", "hi"])), 2);
+    for hot in ["9", "-1"] {
+        let refused = run(&["chat", "--temperature", hot, "hi"]);
+        assert!(code(&refused) == 2 && err(&refused).contains("between 0 and 2"), "{}", err(&refused));
+    }
+    let refused = run(&["serve", "--model", "builtin", "--listen", "here"]);
+    assert!(code(&refused) == 2 && err(&refused).contains("such as 127.0.0.1:8000"), "{}", err(&refused));
     assert_eq!(code(&run(&["chat", "--model", "a", "--server", "b", "hi"])), 2);
     assert_eq!(code(&run(&["frobnicate"])), 2);
 }
@@ -133,7 +138,8 @@ fn a_simulation_is_repeated_bit_by_bit() {
     let (first, second) = (run(&args), run(&args));
     assert_eq!(code(&first), 0, "{}{}", out(&first), err(&first));
     assert_eq!(out(&first), out(&second));
-    assert_eq!(out(&first).lines().count(), 3);
+    assert_eq!(out(&first).lines().next(), Some("model builtin"));
+    assert_eq!(out(&first).lines().count(), 1 + 3);
     assert!(out(&first).contains("ledgers at zero"));
     let calm = run(&["simulate", SPLIT, "--seed", "1", "--requests", "12", "--faults", "none"]);
     assert!(code(&calm) == 0 && out(&calm).contains("0 restarts"), "{}", out(&calm));
@@ -167,6 +173,22 @@ fn the_model_inside_the_program_answers_and_is_marked() {
     assert_eq!(report["scores"]["arithmetic"]["of"], 100);
     assert!(report["scores"]["sort"].is_null());
     assert_eq!(code(&run(&["eval", "--task", "arithmetic", "--at-least", "1"])), 1);
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_said_and_nothing_hangs() {
+    for (kilobytes, model, part) in [
+        (170_000, "builtin", "bytes of memory for weights"),
+        (900_000, "builtin", "actors.decode.memory must be less: the system does not give"),
+    ] {
+        let limited = format!("ulimit -v {kilobytes} && exec timeout 100 {BIN} chat --model {model} hi");
+        let mut shell = Command::new("sh");
+        // How many threads there are, and what each sets aside, would depend on the machine.
+        shell.args(["-c", &limited]).env("TOKIO_WORKER_THREADS", "1").env("MALLOC_ARENA_MAX", "1");
+        let refused = shell.current_dir(root()).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(code(&refused), 2, "{kilobytes}: {}", err(&refused));
+        assert!(err(&refused).contains(part), "{kilobytes}: {}", err(&refused));
+    }
 }
 
 #[test]

@@ -141,10 +141,44 @@ async fn wrong_paths_and_methods_get_json_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_origins_are_kept_out() {
+    let house = House::open("hosts = \"Mill.example\"", JOINED).await;
+    let body = || say("hi", json!({"max_tokens": 2})).to_string();
+    let refusal = async |request: reqwest::RequestBuilder| {
+        let response = request.send().await.unwrap();
+        assert!(response.headers().keys().all(|name| !name.as_str().starts_with("access-control-")));
+        let (status, body) = (response.status().as_u16(), response.json::<Value>().await.unwrap());
+        (status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
+    };
+    // All that a page may send without asking first.
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
+        for path in ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"] {
+            let request = house.client.post(house.url(path)).header("content-type", kind).body(body());
+            assert_eq!(refusal(request).await, (415, "unsupported_content_type".to_owned()), "{kind} {path}");
+        }
+    }
+    let unsaid = house.client.post(house.url("/v1/chat/completions")).body(body());
+    assert_eq!(refusal(unsaid).await.0, 415);
+    let asked = house.client.request(reqwest::Method::OPTIONS, house.url("/v1/chat/completions"));
+    assert_eq!(refusal(asked.header("origin", "http://evil.example")).await.0, 405);
+    for host in ["evil.example", "evil.example:8000", "10.0.0.5"] {
+        let get = house.client.get(house.url("/v1/models")).header("host", host);
+        assert_eq!(refusal(get).await, (421, "unknown_host".to_owned()), "{host}");
+        let post = house.json_bytes(body()).header("host", host);
+        assert_eq!(refusal(post).await.0, 421, "{host}");
+    }
+    for host in ["localhost", "[::1]:8000", "mill.example:8000"] {
+        let good = house.json_bytes(body()).header("host", host).send().await.unwrap();
+        assert_eq!(good.status(), 200, "{host}");
+    }
+    house.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hostile_bodies_are_refused_and_harm_nobody() {
     let house = House::open("body_max = \"1MiB\"", JOINED).await;
     let post = async |body: Vec<u8>| {
-        let response = house.client.post(house.url("/v1/chat/completions")).body(body).send().await.unwrap();
+        let response = house.json_bytes(body).send().await.unwrap();
         let (status, body) = (response.status().as_u16(), response.json::<Value>().await.unwrap());
         (status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
     };
@@ -159,8 +193,7 @@ async fn hostile_bodies_are_refused_and_harm_nobody() {
     assert_eq!(post(b"[]".to_vec()).await.0, 400);
     assert_eq!(post(Vec::new()).await.0, 400);
     let chunks = futures::stream::iter((0..16).map(|_| Ok::<_, std::io::Error>(vec![b' '; 1 << 20])));
-    let sent =
-        house.client.post(house.url("/v1/chat/completions")).body(reqwest::Body::wrap_stream(chunks)).send();
+    let sent = house.json_bytes(reqwest::Body::wrap_stream(chunks)).send();
     assert_eq!(sent.await.unwrap().status(), 413);
     assert!(!house.text(&say("still here?", json!({"max_tokens": 4}))).await.is_empty());
     house.server.stop().await;
@@ -171,7 +204,8 @@ async fn bodies_that_break_off_or_crawl_free_their_connection() {
     let mut bounds = Bounds { body_wait_max: Duration::from_millis(300), ..Bounds::default() };
     bounds.connections.head_wait_max = Duration::from_millis(300);
     let house = House::bounded("", JOINED, bounds).await;
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{\"model\"";
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 1000\r\n\r\n{\"model\"";
     let mut broken = TcpStream::connect(house.server.address()).await.unwrap();
     broken.write_all(head.as_bytes()).await.unwrap();
     broken.shutdown().await.unwrap();
@@ -185,7 +219,7 @@ async fn bodies_that_break_off_or_crawl_free_their_connection() {
     let mut rest = Vec::new();
     tokio::time::timeout(Duration::from_secs(5), headless.read_to_end(&mut rest)).await.unwrap().unwrap();
     let mut long = TcpStream::connect(house.server.address()).await.unwrap();
-    let head = format!("GET / HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n", "x".repeat(1_000_000));
+    let head = format!("GET / HTTP/1.1\r\nhost: localhost\r\nlong: {}\r\n\r\n", "x".repeat(1_000_000));
     // The server need not read all of it, so either direction may be reset.
     let _ = long.write_all(head.as_bytes()).await;
     let mut said = String::new();

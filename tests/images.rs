@@ -198,6 +198,41 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn images_of_requests_inside_count_until_they_end() {
+    let source = source("body_max = \"64KiB\"", JOINED);
+    let house = House::of(&source, &seeing(), Bounds { bodies_max: 100 << 10, ..Bounds::default() }).await;
+    let mut large = file(2, 20, 13);
+    large.resize(40_000, 0);
+    let mut body = ask(&[image(data(&large))]);
+    body["max_tokens"] = 2000.into();
+    let inside = [house.stream(&body).await, house.stream(&body).await];
+    for path in ["/v1/chat/completions", "/tokenize"] {
+        let asked =
+            if path == "/tokenize" { json!({"messages": body["messages"].clone()}) } else { body.clone() };
+        let refused = house.post_to(path, &asked).await;
+        assert_eq!(refused.status(), 429, "{path}");
+        assert!(refused.headers().contains_key("retry-after"));
+    }
+    drop(inside);
+    house.at_rest().await;
+    body["max_tokens"] = 4.into();
+    assert!(!house.text(&body).await.is_empty());
+    house.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn photographs_fit_into_the_body_where_the_model_has_eyes() {
+    let mut photograph = file(2, 20, 13);
+    photograph.resize(5 << 20, 0);
+    let body = ask(&[image(data(&photograph)), image(data(&photograph))]);
+    let (seeing, blind) = (open(JOINED).await, House::open("", JOINED).await);
+    assert_eq!(seeing.post(&body).await.status(), 200);
+    assert_eq!(blind.post(&body).await.status(), 413);
+    seeing.server.stop().await;
+    blind.server.stop().await;
+}
+
 #[test]
 fn chat_shows_files() {
     let folder = folder();

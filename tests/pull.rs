@@ -174,14 +174,26 @@ async fn bytes(State(hub): State<Arc<Hub>>, Route(name): Route<String>, headers:
 
 /// Runs `millstream` against the hub, with a cache of its own.
 async fn run(address: SocketAddr, home: &Path, token: Option<&str>, args: &[&str]) -> Output {
+    run_with(address, home, token.map(|token| ("HF_TOKEN", token)), args).await
+}
+
+/// The same with a variable.
+async fn run_with(address: SocketAddr, home: &Path, set: Option<(&str, &str)>, args: &[&str]) -> Output {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_millstream"));
     command.args(args).env("HF_ENDPOINT", format!("http://{address}")).env("HF_HOME", home);
-    for name in
-        ["HF_TOKEN", "HF_HUB_CACHE", "SSL_CERT_FILE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
-    {
+    for name in [
+        "HF_TOKEN",
+        "HF_HUB_CACHE",
+        "HF_HUB_OFFLINE",
+        "SSL_CERT_FILE",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ] {
         command.env_remove(name);
     }
-    command.envs(token.map(|token| ("HF_TOKEN", token)));
+    command.envs(set);
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
@@ -232,6 +244,22 @@ async fn a_folder_is_pulled_into_the_shared_cache_and_talks() {
     )
     .await;
     assert!(said.status.success(), "{}", err(&said));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_offline_asks_nobody() {
+    let (hub, address) = Hub::new(&[("a-q4.gguf", &[1; 2000])]).open().await;
+    let home = tempfile::tempdir().unwrap();
+    for said in ["1", "true"] {
+        let refused =
+            run_with(address, home.path(), Some(("HF_HUB_OFFLINE", said)), &["pull", "tiny/model"]).await;
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(err(&refused).contains(&format!("HF_HUB_OFFLINE={said} says")), "{}", err(&refused));
+        assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is made");
+    }
+    let asked = run_with(address, home.path(), Some(("HF_HUB_OFFLINE", "0")), &["pull", "tiny/model"]).await;
+    assert!(path(&asked).ends_with("a-q4.gguf"));
+    assert_eq!(hub.ranges.lock().unwrap().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millstream_kernels::{KvLayout, KvMemory, Model};
+use millstream_kernels::{Facts, KvLayout, KvMemory, Model, Rings};
 use millstream_runtime::blob::Blob;
 use millstream_runtime::{Graph, Inlet, Outlet};
 use millstream_topology::{
-    Activations, ActorPlan, EncodeSettings, GroupSettings, KvFormat, Plan, Role, Settings,
+    Activations, ActorPlan, EncodeSettings, GroupSettings, KvFormat, Plan, Role, Settings, Windows,
 };
 
 use crate::error::Error;
@@ -206,6 +206,8 @@ impl GroupPlan {
     /// All groups that compute, in the order of the plan. With a joined decode there are no prefill groups.
     fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
         let mut groups = Vec::new();
+        // What the groups will take together, until all have asked.
+        let mut granted = Vec::new();
         for actor in &plan.actors {
             let (settings, prefill) = match &actor.settings {
                 Settings::Prefill(_) if plan.joined() => continue,
@@ -214,14 +216,17 @@ impl GroupPlan {
                 _ => continue,
             };
             let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
-            let layout = layout(plan, &settings, resources);
+            let layout = kv_layout(plan, resources.model.facts(), settings.block_size)?;
             if layout.paired > 0 && !settings.block_size.is_multiple_of(2) {
                 let (actor, block_size) = (actor.name.to_string(), settings.block_size);
                 return Err(Error::Pairs { actor, block_size });
             }
             let state = state(plan, &settings, prefill, resources, layout);
-            let blocks = blocks(actor, &settings, layout, state.map_or(0, |state| state.slots))?;
+            let slots = state.map_or(0, |state| state.slots);
+            let blocks = blocks(actor, &settings, layout, slots)?;
             for copy in 0..settings.groups {
+                let kv = KvMemory::granted(layout, blocks, slots);
+                granted.push(kv.map_err(|source| not_granted(actor, source))?);
                 let alone = settings.groups == 1;
                 let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
                 groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks, state });
@@ -237,14 +242,24 @@ fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
     prefill.filter(|_| settings.joined).map_or(settings.chunk_tokens, |prefill| prefill.chunk_tokens)
 }
 
-/// Layout of a group's KV memory.
-fn layout(plan: &Plan, settings: &GroupSettings, resources: &Resources) -> KvLayout {
+/// Layout of the KV memory of a group, with blocks of `block_size` tokens.
+///
+/// # Errors
+/// The plan keeps windows in the state, or numbers in four bits, and the model was not made for that.
+pub fn kv_layout(plan: &Plan, facts: &Facts, block_size: u32) -> Result<KvLayout, Error> {
     let format = match plan.kv {
         KvFormat::F32 => millstream_kernels::KvFormat::F32,
         KvFormat::F16 => millstream_kernels::KvFormat::F16,
         KvFormat::Q8 => millstream_kernels::KvFormat::Q8,
+        KvFormat::Fp4 if facts.compressed.is_none() => return Err(Error::FourBits),
+        KvFormat::Fp4 => millstream_kernels::KvFormat::Fp4,
     };
-    KvLayout { format, ..resources.model.facts().kv_layout(settings.block_size as usize) }
+    let layout = KvLayout { format, ..facts.kv_layout(block_size as usize) };
+    match plan.cache.windows {
+        Windows::Blocks => Ok(layout),
+        Windows::State if facts.rings == Rings::NONE && facts.state.is_none() => Err(Error::NoWindows),
+        Windows::State => Ok(layout.with_rings(facts.rings)),
+    }
 }
 
 /// What a group keeps to where the model keeps a state. There is a slot for each sequence that owns blocks; in a prefill
@@ -257,7 +272,7 @@ fn state(
     resources: &Resources,
     layout: KvLayout,
 ) -> Option<StateBounds> {
-    let facts = resources.model.facts().state?;
+    let facts = resources.model.facts().state_in(&layout)?;
     let wanted = settings.sequences_max * if prefill { 2 } else { 1 };
     let fit = settings.memory / 2 / layout.bytes_per_slot().max(1) as u64;
     let slots = wanted.min(usize::try_from(fit).unwrap_or(wanted)).max(1);
@@ -273,15 +288,15 @@ fn blocks(
     layout: KvLayout,
     slots: usize,
 ) -> Result<usize, Error> {
-    let (block, slots) = (layout.bytes_per_block() as u64, (slots * layout.bytes_per_slot()) as u64);
-    let blocks = settings.memory.saturating_sub(slots) / block;
+    let (block, beside) = (layout.bytes_per_block() as u64, (slots * layout.bytes_per_slot()) as u64);
+    let blocks = settings.memory.saturating_sub(beside) / block;
     if blocks == 0 {
-        let (given, needed) = (settings.memory, block + slots);
+        let (given, needed) = (settings.memory, block + beside);
         return Err(Error::Memory { actor: actor.name.to_string(), given, needed });
     }
-    let blocks = usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24);
-    if !KvMemory::is_granted(layout, blocks) {
-        return Err(Error::NotGranted { actor: actor.name.to_string(), given: settings.memory });
-    }
-    Ok(blocks)
+    Ok(usize::try_from(blocks.min(1 << 24)).unwrap_or(1 << 24))
+}
+
+fn not_granted(actor: &ActorPlan, source: millstream_kernels::Error) -> Error {
+    Error::NotGranted { actor: actor.name.to_string(), source: Box::new(source) }
 }

@@ -45,13 +45,22 @@ pub enum Error {
         /// Tokens of a block in the plan.
         block_size: u32,
     },
-    /// The system does not give that much memory.
-    #[error("actors.{actor}.memory is {given} bytes, which this machine does not give: ask for less")]
+    /// The plan keeps windows in the state, and no layer of the model has one, or every layer has.
+    #[error(
+        "cache.windows is \"state\", and this model has no layers with a window beside layers that see everything: leave it out"
+    )]
+    NoWindows,
+    /// The plan keeps numbers in four bits, and the model's keys and values are not compressed.
+    #[error("kv is \"fp4\", and this model's keys and values were not made for four bits: write \"q8\"")]
+    FourBits,
+    /// The system does not give a group as much memory as the plan says.
+    #[error("actors.{actor}.memory must be less")]
     NotGranted {
         /// The actor.
         actor: String,
-        /// Bytes in the plan.
-        given: u64,
+        /// How much was wanted for what.
+        #[source]
+        source: Box<millstream_kernels::Error>,
     },
     /// The plan has an encode actor, and nothing to look with.
     #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]

@@ -51,7 +51,8 @@ impl Rank {
     /// Answers steps through `done`. `cost` counts in the simulator only.
     pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
         let Device { model, backend, layout, blocks, slots } = device;
-        let kv = KvMemory::new(layout, blocks).with_slots(slots);
+        // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
+        let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
         Self { model, backend, kv, scratch, sampler, done, cost }
     }

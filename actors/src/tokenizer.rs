@@ -80,7 +80,8 @@ impl TokenizerActor {
         let reader = Reader { tokenizer, template, eyes, tokens_max: Some(self.reach.tokens) };
         let encoded = reader.encode(&submit.prompt, Encoding::SERVED)?;
         if encoded.ids.is_empty() {
-            return Err(invalid("the prompt has no tokens"));
+            let field = if matches!(*submit.prompt, Prompt::Chat(_)) { "messages" } else { "prompt" };
+            return Err(Refusal::Field { field, why: "has no tokens".to_owned() });
         }
         let read = Read { ids: encoded.ids.into(), images: encoded.images.into() };
         self.last = submit.family.map(|_| (Arc::clone(&submit.prompt), read.clone()));

@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::backend::Backend;
 use crate::dtype::DType;
-use crate::kv::{KvFormat, KvLayout};
+use crate::kv::{KvFormat, KvLayout, Rings};
 use crate::matrix::Matrix;
 use crate::op::{Activation, Attention, AttentionRow, Pairing, RopeTable};
 use crate::reference::ReferenceBackend;
@@ -88,7 +88,17 @@ const fn layout(
     (key_dim, value_dim): (usize, usize),
     block_size: usize,
 ) -> KvLayout {
-    KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format: KvFormat::F32, state: 0, paired: 0 }
+    KvLayout {
+        layers,
+        kv_heads,
+        key_dim,
+        value_dim,
+        block_size,
+        format: KvFormat::F32,
+        state: 0,
+        paired: 0,
+        rings: Rings::NONE,
+    }
 }
 
 /// All activations.
@@ -265,8 +275,10 @@ impl Check<'_> {
             (Some(100), None),
         ] {
             for spans in spans {
-                let row =
-                    |(&(start, tokens), blocks): (&(u32, usize), _)| AttentionRow { start, tokens, blocks };
+                let row = |(&(start, tokens), blocks): (&(u32, usize), _)| {
+                    let from = window.map_or(0, |_| start / 2 + start / 3);
+                    AttentionRow { start, tokens, from, blocks }
+                };
                 let rows: Vec<AttentionRow<'_>> =
                     spans.iter().zip(&tables).map(|(s, t)| row((s, t.as_slice()))).collect();
                 let scale = (layout.key_dim as f32).sqrt().recip();

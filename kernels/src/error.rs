@@ -17,6 +17,16 @@ pub enum Error {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// The system does not give as much memory as is wanted.
+    #[error("the system does not give {bytes} bytes of memory for {what} (and a little for the rest)")]
+    Memory {
+        /// What it would be for.
+        what: &'static str,
+        /// How much is wanted.
+        bytes: usize,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
     /// The bytes of a file break its format.
     #[error("{}: {what} at byte {at}: {problem}", path.display())]
     Malformed {

@@ -3,12 +3,16 @@
 
 mod format;
 pub(crate) mod fp4;
+mod rings;
 
 use memmap2::MmapMut;
 
 pub use format::{KvFormat, Widened};
+pub(crate) use rings::AHEAD;
+pub use rings::Rings;
 
 use crate::error::Error;
+use crate::memory;
 
 /// Values per vector that rows are filled up to.
 const LANES: usize = 8;
@@ -32,6 +36,8 @@ pub struct KvLayout {
     pub state: usize,
     /// So many layers, the first ones, keep one entry for each two tokens; the others one for each token.
     pub paired: usize,
+    /// Layers besides, which keep their newest positions in state slots.
+    pub rings: Rings,
 }
 
 impl KvLayout {
@@ -59,7 +65,7 @@ impl KvLayout {
 
     /// Bytes that one state slot takes.
     pub fn bytes_per_slot(&self) -> usize {
-        self.state * size_of::<f32>()
+        self.state * size_of::<f32>() + self.ring_bytes()
     }
 
     /// Distance between one value of a key and the next: `block_size`, rounded up to whole vectors.
@@ -106,20 +112,28 @@ pub struct KvMemory {
     blocks: usize,
     /// Numbers in their format; written by [`KvMemory::write`] and [`KvMemory::import`] only; what fills up rows stays zero.
     memory: MmapMut,
-    /// State slots, `[slots, state]`.
-    slots: Vec<f32>,
+    /// State slots, `[slots, state]` f32.
+    slots: MmapMut,
+    /// Rings of all slots, where layers have some.
+    rings: Option<Box<KvMemory>>,
 }
 
 impl KvMemory {
-    /// Whether the system would give address space for `blocks` blocks now.
-    pub fn is_granted(layout: KvLayout, blocks: usize) -> bool {
-        blocks
-            .checked_mul(layout.bytes_per_block())
-            .is_some_and(|bytes| MmapMut::map_anon(bytes.max(1)).is_ok())
+    /// Whether the system would give memory for `blocks` blocks and `slots` state slots now.
+    pub fn is_granted(layout: KvLayout, blocks: usize, slots: usize) -> bool {
+        KvMemory::granted(layout, blocks, slots).is_ok()
     }
 
-    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: ask [`KvMemory::is_granted`] first.
+    /// Memory for `blocks` blocks and no state. Panics when the system does not give it: see [`KvMemory::granted`].
     pub fn new(layout: KvLayout, blocks: usize) -> KvMemory {
+        KvMemory::granted(layout, blocks, 0).expect("the system gives memory for keys and values")
+    }
+
+    /// Memory for `blocks` blocks and `slots` state slots.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not give it now.
+    pub fn granted(layout: KvLayout, blocks: usize, slots: usize) -> Result<KvMemory, Error> {
         let KvLayout { kv_heads, key_dim, value_dim, block_size, .. } = layout;
         let sizes = [kv_heads, key_dim, value_dim, block_size];
         assert!(sizes.iter().all(|&size| size > 0), "KV memory of nothing: {layout:?}");
@@ -127,38 +141,48 @@ impl KvMemory {
             layout.paired == 0 || block_size.is_multiple_of(2),
             "a pair would lie in two blocks: {layout:?}"
         );
-        let bytes = blocks.checked_mul(layout.bytes_per_block()).expect("KV memory fits the address space");
-        let memory = MmapMut::map_anon(bytes.max(1)).expect("the system gives address space for KV memory");
-        // Attention jumps from block to block: with small pages, most of its time would go into finding them. Where the
-        // system has no large ones, small ones do.
-        #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
-        KvMemory { layout, blocks, memory, slots: Vec::new() }
+        let memory = memory::map(blocks.saturating_mul(layout.bytes_per_block()), "keys and values")?;
+        let states = memory::map(slots.saturating_mul(layout.state * size_of::<f32>()), "states")?;
+        let ring_blocks = slots.saturating_mul(layout.ring_blocks());
+        let rings = match ring_blocks {
+            0 => None,
+            count => Some(Box::new(KvMemory::granted(layout.of_rings(), count, 0)?)),
+        };
+        Ok(KvMemory { layout, blocks, memory, slots: states, rings })
     }
 
-    /// The same, with `slots` state slots.
+    /// The same with `slots` state slots. Panics as [`KvMemory::new`] does.
     pub fn with_slots(self, slots: usize) -> KvMemory {
-        KvMemory { slots: vec![0.0; slots * self.layout.state], ..self }
+        let KvMemory { slots: states, rings, .. } =
+            KvMemory::granted(self.layout, 0, slots).expect("the system gives memory for states");
+        KvMemory { slots: states, rings, ..self }
     }
 
     /// Number of state slots; 0 where a slot holds nothing.
     pub fn slots(&self) -> usize {
-        self.slots.len().checked_div(self.layout.state).unwrap_or(0)
+        match &self.rings {
+            Some(rings) => rings.blocks / self.layout.ring_blocks(),
+            None => self.slots.len().checked_div(self.layout.state * size_of::<f32>()).unwrap_or(0),
+        }
     }
 
     /// The numbers of a state slot.
     pub fn slot(&self, slot: u32) -> &[f32] {
-        &self.slots[slot as usize * self.layout.state..][..self.layout.state]
+        let size = self.layout.state * size_of::<f32>();
+        bytemuck::cast_slice(&self.slots[slot as usize * size..][..size])
     }
 
     /// The numbers of a state slot, to be written.
     pub fn slot_mut(&mut self, slot: u32) -> &mut [f32] {
-        &mut self.slots[slot as usize * self.layout.state..][..self.layout.state]
+        let size = self.layout.state * size_of::<f32>();
+        bytemuck::cast_slice_mut(&mut self.slots[slot as usize * size..][..size])
     }
 
     /// The bytes of a state slot, to be sent to a rank of the same layout.
     pub fn export_slot(&self, slot: u32) -> Vec<u8> {
-        self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect()
+        let mut bytes: Vec<u8> = self.slot(slot).iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.export_rings(slot, &mut bytes);
+        bytes
     }
 
     /// Fills a state slot from bytes that [`KvMemory::export_slot`] gave under the same layout.
@@ -170,6 +194,8 @@ impl KvMemory {
         if bytes.len() != needed {
             return Err(Error::KvBlock { size: bytes.len(), needed });
         }
+        let (bytes, rings) = bytes.split_at(self.layout.state * size_of::<f32>());
+        self.import_rings(slot, rings);
         let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         self.slot_mut(slot).iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
         Ok(())
@@ -303,6 +329,7 @@ mod tests {
             format,
             state: 3,
             paired: 0,
+            rings: Rings::NONE,
         }
     }
 

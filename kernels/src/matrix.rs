@@ -156,8 +156,11 @@ impl Matrix {
     }
 
     /// The matrix packed; itself if that cannot be. Products with a quantised one then round activations to 8 bits.
-    pub fn pack(&self) -> Matrix {
-        self.pack_into(&mut Arena::new(self.packed_size().unwrap_or(0)), 1)
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not have it.
+    pub fn pack(&self) -> Result<Matrix, Error> {
+        self.pack_into(&mut Arena::new(self.packed_size().unwrap_or(0))?, 1)
     }
 
     /// Bytes that it takes packed; none if it cannot be.
@@ -168,18 +171,18 @@ impl Matrix {
 
     /// [`Matrix::pack`] with memory from an arena and with so many threads. Pages of the file that only this matrix needed
     /// are given back.
-    pub(crate) fn pack_into(&self, arena: &mut Arena, threads: usize) -> Matrix {
+    pub(crate) fn pack_into(&self, arena: &mut Arena, threads: usize) -> Result<Matrix, Error> {
         if self.is_packed() || self.is_outline() || self.packed_size().is_none() {
-            return self.clone();
+            return Ok(self.clone());
         }
         let store = if self.dtype.is_quantised() {
-            Packed::new(self, arena, threads).map(|packed| Store::Packed(Arc::new(packed)))
+            Packed::new(self, arena, threads)?.map(|packed| Store::Packed(Arc::new(packed)))
         } else {
-            Floats::new(self, arena, threads).map(|packed| Store::Floats(Arc::new(packed)))
+            Floats::new(self, arena, threads)?.map(|packed| Store::Floats(Arc::new(packed)))
         };
-        let Some(store) = store else { return self.clone() };
+        let Some(store) = store else { return Ok(self.clone()) };
         self.forget(0..self.rows);
-        Matrix { store, start: 0, scales: None, ..*self }
+        Ok(Matrix { store, start: 0, scales: None, ..*self })
     }
 
     /// Gives back pages of the file that only these rows needed: they were copied.

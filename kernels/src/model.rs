@@ -16,6 +16,7 @@ mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_vl;
+mod rings;
 mod route;
 mod scratch;
 mod source;
@@ -32,7 +33,7 @@ pub use vision::{ImagePlan, Pixels, Vision};
 
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::kv::{KvFormat, KvLayout, KvMemory};
+use crate::kv::{KvFormat, KvLayout, KvMemory, Rings};
 
 /// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
 pub trait Model: Send + Sync {
@@ -98,13 +99,16 @@ pub struct Facts {
     pub eos: Vec<u32>,
     /// Token that starts every text, if the files name one.
     pub bos: Option<u32>,
-    /// What a sequence keeps beside its blocks; `None`: nothing.
+    /// What a sequence keeps beside its blocks whatever the layout; `None`: nothing. [`Facts::state_in`] knows rings too.
     pub state: Option<StateFacts>,
     /// Token that stands for one row of an image in the ids; `None`: the model has no eyes.
     pub image_token: Option<u32>,
     /// What blocks and slots hold where keys and values are compressed and shared by layers; `None`: each layer keeps keys
     /// and values of every token in blocks.
     pub compressed: Option<CompressedFacts>,
+    /// Layers that see a window, beside layers that see everything: they may keep it in a ring of the state instead of in
+    /// blocks ([`KvLayout::with_rings`]).
+    pub rings: Rings,
 }
 
 /// What a model keeps whose layers share few sources of compressed keys. A source has one head; an entry's value is its
@@ -150,14 +154,26 @@ pub struct ExpertFacts {
 }
 
 impl Facts {
-    /// Layout of KV memory that fits the model, with blocks of `block_size` tokens and numbers as they are; any other
-    /// format fits too.
+    /// Layout of KV memory that fits the model, with blocks of `block_size` tokens, numbers as they are and windows in
+    /// blocks; any other format fits too, and so does the layout with its rings.
     pub fn kv_layout(&self, block_size: usize) -> KvLayout {
         let Facts { layers, kv_heads, key_dim, value_dim, .. } = *self;
         let whole = CompressedFacts { sources: layers, paired: 0, state: 0 };
         let CompressedFacts { sources: layers, paired, state } = self.compressed.unwrap_or(whole);
-        let format = KvFormat::F32;
-        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired }
+        let (format, rings) = (KvFormat::F32, Rings::NONE);
+        KvLayout { layers, kv_heads, key_dim, value_dim, block_size, format, state, paired, rings }
+    }
+
+    /// What a sequence keeps beside its blocks in memory of this layout; `None`: nothing.
+    pub fn state_in(&self, layout: &KvLayout) -> Option<StateFacts> {
+        let Rings { layers, window } = layout.rings;
+        let rings = || StateFacts {
+            window: window as u32,
+            // Each of these layers is as it was so many positions behind the one before.
+            exact_replay: (layers * (window - 1)) as u32,
+            decoder_keep: None,
+        };
+        self.state.or_else(|| (layers > 0).then(rings))
     }
 }
 

@@ -137,9 +137,10 @@ impl Attention<'_> {
         self.rows.iter().map(|row| row.tokens).sum()
     }
 
-    /// First position that the token at `position` sees.
-    pub fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window as usize))
+    /// First position that the token at `position` of a row sees.
+    pub fn first_seen(&self, row: &AttentionRow<'_>, position: usize) -> usize {
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        first.max(row.from as usize)
     }
 }
 
@@ -150,6 +151,8 @@ pub struct AttentionRow<'a> {
     pub start: u32,
     /// How many tokens, at consecutive positions.
     pub tokens: usize,
+    /// No position before this one is seen; not behind `start`.
+    pub from: u32,
     /// Its block table: position `p` lies in block `blocks[p / block_size]`. Blocks behind the window are not read.
     pub blocks: &'a [u32],
 }
@@ -244,8 +247,14 @@ pub(crate) fn check_attention(args: &Attention<'_>, q: &[f32], kv: &KvMemory, ou
     assert_eq!(q.len(), heads * key_dim, "attention: q, for {} tokens", args.tokens());
     assert_eq!(out.len(), heads * value_dim, "attention: out, for {} tokens", args.tokens());
     for (r, row) in args.rows.iter().enumerate().filter(|(_, row)| row.tokens > 0) {
+        assert!(
+            row.from <= row.start,
+            "attention: row {r} starts at {}, sees from {} on",
+            row.start,
+            row.from
+        );
         let end = row.start as usize + row.tokens;
-        let (first, last) = (args.first_seen(row.start as usize) / block_size, end.div_ceil(block_size));
+        let (first, last) = (args.first_seen(row, row.start as usize) / block_size, end.div_ceil(block_size));
         assert!(
             last <= row.blocks.len(),
             "attention: row {r} ends at {end}, has {} blocks",

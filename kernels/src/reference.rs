@@ -197,7 +197,7 @@ pub(crate) fn attend(args: &Attention<'_>, seen: Seen, q: &[f32], kv: &KvMemory,
     let (layout, row) = (kv.layout(), args.rows[seen.row]);
     let (key_dim, value_dim, group) = (layout.key_dim, layout.value_dim, args.heads / layout.kv_heads);
     let position = row.start as usize + seen.token;
-    let (first, size) = (args.first_seen(position), layout.block_size);
+    let (first, size) = (args.first_seen(&row, position), layout.block_size);
     // Of each block: which one, and which of its tokens are seen.
     let blocks = (first / size..=position / size).map(|b| {
         let within = |p: usize| p.saturating_sub(b * size).min(size);

@@ -82,6 +82,8 @@ pub(crate) struct Best {
     most: usize,
     /// As many are known that are no worse than this.
     floor: f32,
+    /// So many more than are wanted are kept before the rest is forgotten: few at first, for an early floor.
+    spare: usize,
 }
 
 impl Best {
@@ -90,10 +92,10 @@ impl Best {
         self.kept.clear();
         self.most = most;
         self.floor = f32::NEG_INFINITY;
+        self.spare = 16;
     }
 
     /// Scores up to here are of no use: for places offered in their order.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn floor(&self) -> f32 {
         self.floor
     }
@@ -103,10 +105,18 @@ impl Best {
     pub(crate) fn offer(&mut self, place: u32, score: f32) {
         if score > self.floor {
             self.kept.push(rank(score, place));
-            if self.kept.len() >= 2 * self.most + 64 {
+            if self.kept.len() >= self.most + self.spare {
                 self.prune();
+                self.spare = (2 * self.spare).min(32 + self.most / 2);
             }
         }
+    }
+
+    /// Takes what another has found, in any places.
+    pub(crate) fn join(&mut self, other: &mut Best) {
+        other.prune();
+        self.kept.append(&mut other.kept);
+        self.prune();
     }
 
     /// Forgets all but the best.

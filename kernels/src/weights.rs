@@ -84,7 +84,10 @@ impl Weights {
     }
 
     /// From here on matrices whose format allows it are packed.
-    pub fn pack(&mut self) {
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not have as much as they take.
+    pub fn pack(&mut self) -> Result<(), Error> {
         let run = self.fp8_block.map_or(usize::MAX, |block| block.1);
         let size = |(name, stored): (&String, &Stored)| {
             let (dtype, cols, rows) = match (&stored.dtype, stored.shape.as_slice()) {
@@ -104,7 +107,8 @@ impl Weights {
             if bytes / 2 > stored.file.bytes().len() { None } else { packed_size(dtype, (rows, cols), run) }
         };
         let sizes = self.tensors.iter().filter_map(size).fold(0, usize::saturating_add);
-        self.packing = Some(Arena::new(sizes));
+        self.packing = Some(Arena::new(sizes)?);
+        Ok(())
     }
 
     /// True while a tensor of that name is there and not taken.
@@ -123,14 +127,17 @@ impl Weights {
     /// [`Error::MissingTensor`]; [`Error::Tensor`] if it has another shape or a format that is not read.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, Error> {
         let stored = self.stored(name, rows, cols)?;
-        Ok(self.packed(&stored))
+        self.packed(&stored)
     }
 
     /// A matrix made of stored ones, packed if matrices are.
-    pub fn packed(&mut self, matrix: &Matrix) -> Matrix {
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not have as much.
+    pub fn packed(&mut self, matrix: &Matrix) -> Result<Matrix, Error> {
         match &mut self.packing {
             Some(arena) => matrix.pack_into(arena, self.threads.now()),
-            None => matrix.clone(),
+            None => Ok(matrix.clone()),
         }
     }
 
@@ -222,7 +229,7 @@ impl Weights {
     pub fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, Error> {
         let stored = self.find(name, shape)?;
         let matrix = self.mapped(name, &stored, (shape[0], shape[1..].iter().product()))?;
-        Ok(self.packed(&matrix))
+        self.packed(&matrix)
     }
 
     /// Takes `count` matrices of `rows` by `cols` that lie in one tensor, as they are stored.

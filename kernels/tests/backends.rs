@@ -3,7 +3,7 @@
 use millstream_kernels::check::{Failure, Sample, conform};
 use millstream_kernels::{
     Activation, Attention, AttentionRow, Backend, CpuBackend, DType, KvFormat, KvLayout, KvMemory, Lists,
-    Matrix, Pairing, ReferenceBackend, RopeTable, Select, Windowed,
+    Matrix, Pairing, ReferenceBackend, Rings, RopeTable, Select, Windowed,
 };
 
 /// Fails with all cases that do not conform.
@@ -134,11 +134,12 @@ fn results(backend: &mut CpuBackend) -> Vec<Vec<f32>> {
         format: KvFormat::F32,
         state: 0,
         paired: 0,
+        rings: Rings::NONE,
     };
     let (kv, tables) = sample.kv(layout, 2, 300);
     let rows = [
-        AttentionRow { start: 299, tokens: 1, blocks: &tables[0] },
-        AttentionRow { start: 50, tokens: 111, blocks: &tables[1] },
+        AttentionRow { start: 299, tokens: 1, from: 0, blocks: &tables[0] },
+        AttentionRow { start: 50, tokens: 111, from: 20, blocks: &tables[1] },
     ];
     let args = Attention { layer: 0, heads: 9, scale: 0.125, window: Some(100), sinks: None, rows: &rows };
     let mut out = vec![0.0; 112 * 9 * 64];

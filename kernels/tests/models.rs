@@ -20,8 +20,8 @@ use fixtures::run::{Runner, Sequence, argmax, bits};
 use fixtures::stored::{floats, json, oracle};
 use fixtures::{clothes, tiny};
 use millstream_kernels::{
-    Backend, CpuBackend, Error, ExpertFacts, KvMemory, Loaded, ReferenceBackend, Row, Scratch, Want, Widened,
-    load,
+    Activations, Backend, CpuBackend, Error, ExpertFacts, KvMemory, Loaded, ReferenceBackend, Row, Scratch,
+    TextFiles, Want, Widened, load, load_beside,
 };
 use safetensors::SafeTensors;
 
@@ -221,6 +221,18 @@ fn scratch_grows_to_the_largest_step_and_no_further() {
             runner.all(&tokens, chunk);
             assert_eq!(runner.scratch.bytes(), warm, "{name}");
         }
+    }
+}
+
+#[test]
+fn a_panic_of_the_thread_that_reads_text_comes_to_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let gguf = folder.path().join("tiny.gguf");
+    std::fs::write(&gguf, tiny::as_gguf("tiny-llama").bytes()).unwrap();
+    for path in [gguf, oracle("tiny-llama")] {
+        let read = |_: &TextFiles| panic!("nobody reads this");
+        let died = std::panic::catch_unwind(|| load_beside::<()>(&path, Activations::Int8, read));
+        assert_eq!(died.unwrap_err().downcast_ref(), Some(&"nobody reads this"));
     }
 }
 

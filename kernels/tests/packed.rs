@@ -15,7 +15,7 @@ fn samples(sample: &mut Sample, outputs: usize) -> Vec<(Matrix, Matrix)> {
         };
         for &cols in cols {
             let stored = sample.matrix(dtype, outputs, cols);
-            let packed = stored.pack();
+            let packed = stored.pack().expect("little memory");
             if packed.is_packed() {
                 all.push((stored, packed));
             } else {

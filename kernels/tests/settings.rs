@@ -24,7 +24,7 @@ const TINY: [&str; 4] = ["tiny-gemma3", "tiny-qwen3-moe", "tiny-gpt-oss-mxfp4", 
 fn runs(path: &Path) -> bool {
     let Ok(loaded) = load(path) else { return false };
     let layout = loaded.model.facts().kv_layout(4);
-    if !KvMemory::is_granted(layout, 1) {
+    if !KvMemory::is_granted(layout, 1, 0) {
         return false;
     }
     let mut kv = KvMemory::new(layout, 1);

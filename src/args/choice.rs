@@ -12,19 +12,19 @@ use crate::clock;
 #[derive(Clone, Debug, Args)]
 pub struct ChoiceArgs {
     /// 0 takes the best token each time
-    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 2>)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 2>, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Keep the best tokens up to this probability
-    #[arg(long, default_value_t = 0.9, value_parser = number::<0, 1>)]
+    #[arg(long, default_value_t = 0.9, value_parser = number::<0, 1>, allow_negative_numbers = true)]
     pub top_p: f32,
-    /// Keep this many of the best tokens; 0 keeps all
-    #[arg(long, default_value_t = 0)]
+    /// Keep this many of the best tokens; 0 (or -1) keeps all
+    #[arg(long, default_value_t = 0, value_parser = top_k, allow_negative_numbers = true)]
     pub top_k: u32,
     /// Keep tokens at least so many times as likely as the best
-    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 1>)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::<0, 1>, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Divide the logits of tokens that were there before; 1 leaves them
-    #[arg(long, default_value_t = 1.0, value_parser = repetition)]
+    #[arg(long, default_value_t = 1.0, value_parser = repetition, allow_negative_numbers = true)]
     pub repetition_penalty: f32,
     /// Take this off the logits of tokens of the answer
     #[arg(long, default_value_t = 0.0, value_parser = number::<-2, 2>, allow_negative_numbers = true)]
@@ -39,7 +39,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Longest answer in tokens
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub max_tokens: u32,
     /// End the answer before this text (may be given several times)
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -120,8 +120,18 @@ fn repetition(text: &str) -> Result<f32, String> {
 }
 
 fn within(text: &str, low: f32, high: f32) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (low..=high).contains(&number) { Ok(number) } else { Err(format!("must be between {low} and {high}")) }
+    match text.parse() {
+        Ok(number) if (low..=high).contains(&number) => Ok(number),
+        _ => Err(format!("must be a number between {low} and {high}")),
+    }
+}
+
+/// All tokens are kept at 0, and at -1 as others write it.
+fn top_k(text: &str) -> Result<u32, String> {
+    if text == "-1" {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| "must be a whole number, 0 for all".to_owned())
 }
 
 /// 64 bits, signed or not.
@@ -147,8 +157,12 @@ mod tests {
         choice: ChoiceArgs,
     }
 
+    fn parse(words: &[&str]) -> Result<Line, clap::Error> {
+        Line::try_parse_from([&["chat"], words].concat())
+    }
+
     fn read(words: &[&str]) -> Option<ChoiceArgs> {
-        Line::try_parse_from([&["chat"], words].concat()).ok().map(|line| line.choice)
+        parse(words).ok().map(|line| line.choice)
     }
 
     #[test]
@@ -211,18 +225,26 @@ mod tests {
 
     #[test]
     fn what_is_out_of_bounds_is_refused() {
-        for (flag, value) in [
-            ("--temperature", "3"),
-            ("--top-p", "1.5"),
-            ("--min-p", "-1"),
-            ("--repetition-penalty", "0"),
-            ("--presence-penalty", "-3"),
-            ("--logit-bias", "5"),
-            ("--logit-bias", "5=101"),
-            ("--seed", "18446744073709551616"),
+        for (flag, value, why) in [
+            ("--temperature", "3", "between 0 and 2"),
+            ("--temperature", "-1", "between 0 and 2"),
+            ("--temperature", "hot", "between 0 and 2"),
+            ("--top-p", "1.5", "between 0 and 1"),
+            ("--top-p", "-0.5", "between 0 and 1"),
+            ("--top-k", "-2", "0 for all"),
+            ("--min-p", "-1", "between 0 and 1"),
+            ("--repetition-penalty", "0", "between 0.01 and 100"),
+            ("--repetition-penalty", "-1", "between 0.01 and 100"),
+            ("--presence-penalty", "-3", "between -2 and 2"),
+            ("--logit-bias", "5", "must look like"),
+            ("--logit-bias", "5=101", "between -100 and 100"),
+            ("--seed", "18446744073709551616", "64 bits"),
+            ("--max-tokens", "-1", "not in 1.."),
         ] {
-            assert!(read(&[flag, value]).is_none(), "{flag} {value}");
+            let refused = parse(&[flag, value]).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains(why), "{flag} {value}: {refused}");
         }
+        assert_eq!(read(&["--top-k", "-1"]).unwrap().top_k, 0);
         assert_eq!(read(&["--seed", "18446744073709551615"]).unwrap().seed, Some(u64::MAX));
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use millstream_kernels::{Activations, Backend, Facts, KvFormat, KvLayout, Model, load_with};
-use millstream_topology::{self as topology, ActorPlan, Plan};
+use millstream_actors::assemble::kv_layout;
+use millstream_kernels::{Activations, Backend, Facts, Model, load_with};
+use millstream_topology::{self as topology, ActorPlan};
 
 use super::Done;
 use super::files::{say, tell};
@@ -38,8 +39,10 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Done> {
     let start = clock::now();
     let model = load(path, activations)?;
     let load_s = start.elapsed().as_secs_f64();
-    let cases = cases(args, model.facts())?;
-    let layout = layout(&source.plan, model.facts().kv_layout(group.block_size as usize));
+    let truncates = args.decoder_truncation || source.plan.decoder_truncation;
+    let cases = cases(args, model.facts(), truncates)?;
+    let layout = kv_layout(&source.plan, model.facts(), group.block_size)
+        .map_err(|error| Refused::NotBuilt(format!("millstream: {error}")))?;
     let mut rig = Rig::new(Arc::clone(&model), threads, layout);
     let mut report = Report {
         model: path.display().to_string(),
@@ -81,22 +84,19 @@ fn load(path: &Path, activations: Activations) -> Result<Arc<dyn Model>, Refused
     Ok(loaded.model)
 }
 
-/// KV memory in the plan's format.
-fn layout(plan: &Plan, layout: KvLayout) -> KvLayout {
-    let format = match plan.kv {
-        topology::KvFormat::F32 => KvFormat::F32,
-        topology::KvFormat::F16 => KvFormat::F16,
-        topology::KvFormat::Q8 => KvFormat::Q8,
-    };
-    KvLayout { format, ..layout }
-}
-
 /// What is measured, in the order of the report.
-fn cases(args: &BenchArgs, facts: &Facts) -> Result<Vec<Case>, Refused> {
-    let (prompt, steps) = (args.prompt as usize, args.generate as usize);
-    let mut cases = vec![Case::Prefill { tokens: prompt, chunk: prompt }];
-    if prompt > CHUNK {
-        cases.push(Case::Prefill { tokens: prompt, chunk: CHUNK });
+fn cases(args: &BenchArgs, facts: &Facts, truncates: bool) -> Result<Vec<Case>, Refused> {
+    let (tokens, steps) = (args.prompt as usize, args.generate as usize);
+    let keep = facts.state.and_then(|state| state.decoder_keep).filter(|_| truncates);
+    if args.decoder_truncation && keep.is_none() {
+        return Err(Refused::Unreadable(
+            "--decoder-truncation: every layer of this model needs all of a prompt, leave it out".to_owned(),
+        ));
+    }
+    let mut cases = Vec::new();
+    for chunk in [tokens, CHUNK].into_iter().take(1 + usize::from(tokens > CHUNK)) {
+        cases.push(Case::Prefill { tokens, chunk, keep: None });
+        cases.extend(keep.map(|keep| Case::Prefill { tokens, chunk, keep: Some(keep) }));
     }
     for &depth in &args.depth {
         let case = |&batch: &u32| Case::Decode { batch: batch as usize, depth: depth as usize, steps };
@@ -124,7 +124,8 @@ fn measure(args: &BenchArgs, rig: &mut Rig, cases: &[Case], report: &mut Report)
         let runs = (0..args.repeat).map(|_| rig.run(case)).collect::<anyhow::Result<Vec<Run>>>()?;
         let peak = runs.iter().map(|run| run.memory).max().unwrap_or(0).saturating_sub(probe.bytes());
         report.peak_bytes = report.peak_bytes.max(peak);
-        report.rows.push(Row { case: *case, runs: runs.iter().map(|run| run.seconds).collect() });
+        let kv_bytes = runs.iter().map(|run| run.kv_bytes).max().unwrap_or(0);
+        report.rows.push(Row { case: *case, runs: runs.iter().map(|run| run.seconds).collect(), kv_bytes });
         report.limits = probe.measure(rig.backend());
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Done;
 use super::files::say;
 use crate::args::{PlaceArgs, RestArg, TablesArg};
-use crate::place::{Held, Part, Placement, Share, Spread, Wish};
+use crate::place::{Held, Part, Placement, Share, Spread, Wish, amount};
 
 /// `place FOLDER`.
 pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<Done> {
@@ -31,7 +31,7 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<Done> {
         facts.family,
         survey.tensors.len(),
         facts.parameters as f64 / 1e9,
-        giga(facts.bytes)
+        amount(facts.bytes)
     ))?;
     say("")?;
     for (part, held) in &placement.parts {
@@ -44,14 +44,7 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<Done> {
     lines(&placement.ranks).iter().try_for_each(|line| say(line))?;
     say("")?;
     for kv in &placement.kv {
-        say(&format!(
-            "KV memory in {}: {:.0} bytes a token, {} a sequence of {} tokens, {} of state a sequence",
-            kv.format,
-            kv.per_token,
-            giga((kv.per_token * f64::from(facts.context)) as u64),
-            facts.context,
-            giga(kv.per_slot as u64)
-        ))?;
+        say(&kv.line(facts.context))?;
     }
     Ok(Done::Well)
 }
@@ -85,7 +78,7 @@ fn how(part: Part, wish: Wish) -> &'static str {
 }
 
 fn row(name: &str, held: &Held, how: &str) -> String {
-    format!("{name:<18} {:>7} tensors {:>10}  {how}", held.tensors, giga(held.bytes))
+    format!("{name:<18} {:>7} tensors {:>10}  {how}", held.tensors, amount(held.bytes))
 }
 
 /// A line for each run of ranks that hold as much.
@@ -98,20 +91,11 @@ fn lines(ranks: &[Share]) -> Vec<String> {
         let Share { experts, tables, rest } = run[0];
         format!(
             "{name:<18} {:>10}: experts {}, tables {}, rest {}",
-            giga(run[0].total()),
-            giga(experts),
-            giga(tables),
-            giga(rest)
+            amount(run[0].total()),
+            amount(experts),
+            amount(tables),
+            amount(rest)
         )
     };
     ranks.chunk_by(|a, b| a == b).map(line).collect()
-}
-
-/// Bytes for people.
-fn giga(bytes: u64) -> String {
-    match bytes {
-        0..100_000 => format!("{bytes} B"),
-        100_000..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }

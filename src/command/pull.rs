@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Done;
 use super::files::{say, tell};
 use crate::args::PullArgs;
+use crate::source::Refused;
 use fetch::Part;
 use hub::{Failure, Hub, Remote};
 use place::Place;
@@ -35,6 +36,7 @@ const WAIT: Duration = Duration::from_millis(500);
 /// `pull REPO`.
 pub(super) async fn pull(args: PullArgs) -> anyhow::Result<Done> {
     let wish = Wish::read(&args)?;
+    online()?;
     let place = Arc::new(Place::find(&wish, args.into)?);
     let hub = Arc::new(Hub::from_env()?);
     let (commit, files) = {
@@ -58,6 +60,20 @@ pub(super) async fn pull(args: PullArgs) -> anyhow::Result<Done> {
     tell(&format!("talk to it:  millstream chat --model {}", path.display()));
     tell(&format!("serve it:    millstream serve --model {}", path.display()));
     Ok(Done::Well)
+}
+
+/// Refuses where a person has said, as for all Hugging Face tools, that the network is not to be used.
+fn online() -> Result<(), Refused> {
+    let said = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
+    if !["1", "ON", "YES", "TRUE"].contains(&said.to_ascii_uppercase().as_str()) {
+        return Ok(());
+    }
+    let cache = cache_folder();
+    Err(Refused::Unreadable(format!(
+        "millstream: HF_HUB_OFFLINE={said} says that the network is not to be used: unset it to pull (what was pulled \
+         before is in {})",
+        cache.display()
+    )))
 }
 
 /// Runs what waits for the network or a disk, beside the asynchronous part.

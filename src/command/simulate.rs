@@ -1,4 +1,4 @@
-//! `simulate`: one line a seed; exit code 1 when something that must hold does not.
+//! `simulate`: what model it runs, then one line a seed; exit code 1 when something that must hold does not.
 
 use super::Done;
 use super::files::{say, tell};
@@ -13,7 +13,8 @@ pub(super) fn simulate(args: &SimulateArgs) -> anyhow::Result<Done> {
         Some(model) => source.with_model(model),
         None => source,
     };
-    let resources = source.load_for_simulation()?;
+    let resources = source.load()?;
+    say(&format!("model {}", source.plan.model))?;
     let seeds = args.seeds.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
     let mut wrong = 0_u64;
     for seed in seeds.clone() {

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::fault::Fault;
 use super::fields::Fields;
+use super::images;
 
 mod chat;
 mod completion;
@@ -46,14 +47,9 @@ impl Ask {
         self.prompts.len() * self.choices as usize
     }
 
-    /// Something in it is to be looked at.
-    pub(crate) fn has_images(&self) -> bool {
-        self.prompts.iter().any(|prompt| match &**prompt {
-            Prompt::Chat(messages) => {
-                messages.iter().any(|message| message.content.images().next().is_some())
-            }
-            Prompt::Text(_) | Prompt::Tokens(_) => false,
-        })
+    /// Bytes of all that is to be looked at.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.prompts.iter().map(|prompt| images::bytes(prompt)).sum()
     }
 
     /// The client wants to know how likely the tokens were.

@@ -10,6 +10,7 @@ use millstream_actors::request::{Finish, Outcome, Reply, Usage};
 use serde_json::Value;
 
 use super::ask::{self, Ask};
+use super::body::Kept;
 use super::choice::{Choice, Part};
 use super::fault::Fault;
 use super::openai::{Chunks, Heading, Shape};
@@ -47,16 +48,17 @@ impl Http {
         let held = self.bodies.read(&parts.headers, body).await?;
         let ask = self.read(held, read).await?;
         self.facts.serves(&ask.model)?;
+        let _kept = self.bodies.keep(ask.image_bytes())?;
         let echoes = self.text.echoes(&ask)?;
         let answers = self.ask(&ask)?;
         let first = answers.first().ok_or_else(|| Fault::server("nothing was asked"))?;
         let heading = self.heading(shape, &ask, first);
         let id = HeaderValue::from_str(&heading.id)
             .map_err(|_| Fault::server("the request's id is not a header"))?;
-        let replies = Replies { answers: Answers::new(answers), echoes, cost: Cost::new(ask.choices) };
+        let replies = Replies { answers: Answers::new(answers), echoes, cost: Cost::new(ask.choices), _kept };
         let answered = match ask.stream {
             true => {
-                let wait = if ask.has_images() { STATUS_WAIT_IMAGES } else { STATUS_WAIT };
+                let wait = if ask.image_bytes() > 0 { STATUS_WAIT_IMAGES } else { STATUS_WAIT };
                 replies.stream(Chunks { heading, include_usage: ask.include_usage }, wait).await
             }
             false => replies.whole(&heading).await,
@@ -103,12 +105,14 @@ struct Replies {
     /// What stands before each answer, by its place.
     echoes: Vec<String>,
     cost: Cost,
+    /// Of the request's images.
+    _kept: Kept,
 }
 
 impl Replies {
     async fn stream(mut self, chunks: Chunks, wait: Duration) -> Result<Response, Fault> {
         self.refused(wait).await?;
-        Ok(Events::new(chunks, self.answers, self.echoes, self.cost).respond())
+        Ok(Events::new(chunks, self.answers, self.echoes, self.cost, self._kept).respond())
     }
 
     /// Waits a moment for the first reply, so that a refusal becomes a status.

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use millstream_actors::picture::{Detail, Picture, PictureBounds};
+use millstream_actors::request::Prompt;
 use millstream_topology::EncodeSettings;
 use tokio::sync::Semaphore;
 
@@ -61,6 +62,13 @@ impl Images {
         let done = tokio::task::spawn_blocking(move || work(&images)).await;
         done.unwrap_or_else(|_| Err(Fault::server("the server has made a mistake")))
     }
+}
+
+/// Bytes of the images of a prompt.
+pub(crate) fn bytes(prompt: &Prompt) -> u64 {
+    let Prompt::Chat(messages) = prompt else { return 0 };
+    let pictures = messages.iter().flat_map(|message| message.content.images());
+    pictures.map(|picture| picture.bytes().len() as u64).sum()
 }
 
 /// The images of one request as they are read.

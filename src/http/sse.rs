@@ -9,6 +9,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use millstream_actors::request::{Outcome, Reply, Usage};
 
+use super::body::Kept;
 use super::choice::{Choice, Part};
 use super::fault::Fault;
 use super::generate::Cost;
@@ -27,6 +28,8 @@ pub(crate) struct Events {
     echoes: Vec<String>,
     cost: Cost,
     state: State,
+    /// Of the request's images.
+    _kept: Kept,
 }
 
 #[derive(PartialEq)]
@@ -37,9 +40,15 @@ enum State {
 }
 
 impl Events {
-    pub(crate) fn new(chunks: Chunks, answers: Answers, echoes: Vec<String>, cost: Cost) -> Self {
+    pub(crate) fn new(
+        chunks: Chunks,
+        answers: Answers,
+        echoes: Vec<String>,
+        cost: Cost,
+        _kept: Kept,
+    ) -> Self {
         let choices = echoes.iter().map(|_| Choice::default()).collect();
-        Self { chunks, answers, choices, echoes, cost, state: State::Unopened }
+        Self { chunks, answers, choices, echoes, cost, state: State::Unopened, _kept }
     }
 
     /// The response; its body ends the requests when it is dropped.

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use super::ask::{self, Ask};
 use super::fault::Fault;
 use super::fields::{self, Fields};
-use super::{Facts, Http, Images};
+use super::{Facts, Http, Images, images};
 
 /// Texts that are encoded or decoded at once; more wait with their bodies held, which are bounded.
 const AT_ONCE: usize = 2;
@@ -80,6 +80,7 @@ pub(super) async fn tokenize(State(http): State<Http>, request: Request) -> Resu
     let held = http.bodies.read(&parts.headers, body).await?;
     let facts = Arc::clone(&http.facts);
     let (prompt, how, strings) = http.read(held, move |body, images| read(&facts, body, images)).await?;
+    let _kept = http.bodies.keep(images::bytes(&prompt))?;
     let answer = http.text.apart(move |text| {
         let ids = text.encode(&prompt, how)?;
         let spelled = |id: &u32| String::from_utf8_lossy(text.resources.tokenizer.spelling(*id)).into_owned();

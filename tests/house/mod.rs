@@ -68,6 +68,12 @@ impl House {
         self.client.post(self.url(path)).json(body).send().await.unwrap()
     }
 
+    /// A chat whose body says that it is JSON.
+    pub fn json_bytes(&self, body: impl Into<reqwest::Body>) -> reqwest::RequestBuilder {
+        let post = self.client.post(self.url("/v1/chat/completions"));
+        post.header("content-type", "application/json").body(body)
+    }
+
     /// The body of a request that is served.
     pub async fn ask(&self, path: &str, body: &Value) -> Value {
         let response = self.post_to(path, body).await;

@@ -21,7 +21,7 @@ pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
     decode_joins_one_group(draft, findings);
     blocks_have_one_size(draft, findings);
     listeners_differ(draft, findings);
-    image_hosts_are_names(draft, findings);
+    servers_are_names(draft, findings);
     addresses_differ(draft, findings);
     tiers_are_whole(spec, findings);
 }
@@ -116,10 +116,10 @@ fn ranks_have_devices(draft: &Draft, findings: &mut Findings) {
     }
 }
 
-/// Images are fetched from servers that are named, not from addresses of files.
-fn image_hosts_are_names(draft: &Draft, findings: &mut Findings) {
-    for encode in draft.of(Role::Encode) {
-        for host in encode.section.names("hosts").unwrap_or_default() {
+/// A server, this one or one that images are fetched from, is called by its name or address alone.
+fn servers_are_names(draft: &Draft, findings: &mut Findings) {
+    for actor in draft.of(Role::Encode).chain(draft.of(Role::Gateway)) {
+        for host in actor.section.names("hosts").unwrap_or_default() {
             let named = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
             let text = host.get_ref();
             let address = text.parse::<IpAddr>().is_ok();

@@ -103,13 +103,20 @@ pub(crate) fn settings(settings: &Settings) -> Vec<(&'static str, Scalar)> {
 }
 
 fn gateway_settings(gateway: &GatewaySettings) -> Vec<(&'static str, Scalar)> {
-    vec![
+    let mut list = vec![
         ("listen", Scalar::Text(gateway.listen.to_string())),
         ("requests_max", Scalar::Count(gateway.requests_max as u64)),
-        ("body_max", Scalar::Bytes(gateway.body_max)),
         ("deadline", Scalar::Time(gateway.deadline)),
         ("tokens_max", Scalar::Count(gateway.tokens_max.into())),
-    ]
+    ];
+    list.extend(gateway.body_max.map(|most| ("body_max", Scalar::Bytes(most))));
+    list.extend(named(&gateway.hosts));
+    list
+}
+
+/// Servers, where some are named.
+fn named(hosts: &[String]) -> Option<(&'static str, Scalar)> {
+    (!hosts.is_empty()).then(|| ("hosts", Scalar::List(hosts.to_vec())))
 }
 
 fn encode_settings(encode: &EncodeSettings) -> Vec<(&'static str, Scalar)> {
@@ -123,9 +130,7 @@ fn encode_settings(encode: &EncodeSettings) -> Vec<(&'static str, Scalar)> {
         ("image_bytes", Scalar::Bytes(encode.image_bytes)),
         ("pixels_max", Scalar::Count(encode.pixels_max)),
     ];
-    if !encode.hosts.is_empty() {
-        list.push(("hosts", Scalar::List(encode.hosts.clone())));
-    }
+    list.extend(named(&encode.hosts));
     list
 }
 
@@ -189,6 +194,7 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
         line(format!("limits.{key}"), value.to_string());
     }
     line("cache.replay".to_owned(), Scalar::Text(plan.cache.replay.to_string()).to_string());
+    line("cache.windows".to_owned(), Scalar::Text(plan.cache.windows.to_string()).to_string());
     for (i, tier) in plan.cache.tiers.iter().enumerate() {
         line(format!("cache.tiers.{i}"), tier_line(tier));
     }

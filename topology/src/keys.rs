@@ -121,7 +121,7 @@ pub(crate) static ROOT: &[Key] = &[
         "kv",
         Kind::Choice(crate::plan::KvFormat::WORDS),
         Preset::Text("f32"),
-        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter.",
+        "How keys and values are stored: `f32` is exact, `f16` takes half of that, `q8` a quarter; `fp4` an eighth, in DeepSeek-V4.1 only.",
     ),
     key(
         "decoder_truncation",
@@ -193,9 +193,21 @@ pub(crate) static GATEWAY: &[Key] = &[
     ON,
     key("listen", Kind::Listen, Preset::Text("127.0.0.1:8000"), "Where HTTP is served."),
     count("requests_max", 1_000_000, 512, "Requests admitted at once; more are refused."),
-    key("body_max", Kind::Size { most: 1 << 30 }, Preset::Bytes(4 << 20), "Largest request body."),
+    key(
+        "body_max",
+        Kind::Size { most: 1 << 30 },
+        Preset::Found("4MiB; 32MiB where the model has eyes"),
+        "Largest request body, and most bytes of the images of a request.",
+    ),
     key("deadline", Kind::Time { most: TIME_MAX }, Preset::Seconds(600), "How long a request may take."),
     count("tokens_max", 1 << 24, 4_096, "Tokens of an answer when the client names no number."),
+    key(
+        "hosts",
+        Kind::Names,
+        Preset::None,
+        "Names that clients may call this server by, beside those of this machine: \
+         others are refused where `listen` is a loopback address, or where names stand here.",
+    ),
 ];
 
 macro_rules! group_keys {
@@ -315,6 +327,12 @@ pub(crate) static CACHE: &[Key] = &[
         Kind::Replay,
         Preset::Text("exact"),
         "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
+    ),
+    key(
+        "windows",
+        Kind::Choice(crate::plan::Windows::WORDS),
+        Preset::Text("blocks"),
+        "Where Gemma 3 and gpt-oss keep what their sliding windows see: `blocks`, or `state`, which takes less memory for long sequences and has found tokens computed again.",
     ),
     key(
         "tiers",

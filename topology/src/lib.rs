@@ -40,7 +40,7 @@ pub use id::{ActorName, HostName, NAME_LEN_MAX, PlanId, PortName};
 pub use plan::{
     Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
     GroupSettings, Host, KvFormat, Limits, Link, Note, Plan, Policy, Port, Role, RouterSettings, Scalar,
-    Settings, Tier, TokenizerSettings, Wire,
+    Settings, Tier, TokenizerSettings, Windows, Wire,
 };
 pub use replay::{NoReplay, Replay};
 pub use resolve::{HostFacts, check, laptop, resolve};

@@ -249,13 +249,15 @@ pub struct GatewaySettings {
     pub listen: SocketAddr,
     /// Requests admitted at once; more are refused with a time to come back.
     pub requests_max: usize,
-    /// Bytes of a request body.
-    pub body_max: u64,
+    /// Bytes of a request body, and of the images of a request; `None` follows from the model.
+    pub body_max: Option<u64>,
     /// How long a request may take from its arrival.
     #[serde(with = "time_text")]
     pub deadline: Duration,
     /// Tokens of an answer when the client names no number.
     pub tokens_max: u32,
+    /// Names that clients may call the server by, in lower case, beside those of this machine.
+    pub hosts: Vec<String>,
 }
 
 /// How text becomes tokens; nothing to choose yet.
@@ -442,10 +444,23 @@ pub enum KvFormat {
     F16,
     /// Eight bits, a scale for each 32.
     Q8,
+    /// Four bits, in models whose keys and values were made for it.
+    Fp4,
 }
 
-words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8");
+/// Where layers that see a window keep it, in models that leave the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Windows {
+    /// In blocks, with all positions, as layers that see everything do.
+    Blocks,
+    /// In the state of a sequence, beside its blocks.
+    State,
+}
+
+words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8", Fp4 "fp4");
 words!(Activations: Int8 "int8", F32 "f32");
+words!(Windows: Blocks "blocks", State "state");
 words!(Policy: Hold "hold", Offer "offer", Latest "latest", Reply "reply");
 words!(Link: Local "local", Shm "shm", Tcp "tcp", Nixl "nixl");
 
@@ -464,6 +479,8 @@ pub struct Limits {
 pub struct Cache {
     /// How many found tokens are computed once more, in models that keep a state beside their blocks.
     pub replay: Replay,
+    /// Where windows are kept.
+    pub windows: Windows,
     /// From the fastest to the one that lasts.
     pub tiers: Vec<Tier>,
     /// How long a class is kept.

@@ -14,7 +14,7 @@ use crate::place::{self, Hosts};
 use crate::plan::{
     Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
     GroupSettings, KvFormat, Limits, Note, Plan, Role, RouterSettings, Settings, Tier, TokenizerSettings,
-    quoted,
+    Windows, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -253,16 +253,22 @@ fn gateway(section: &Section) -> GatewaySettings {
     GatewaySettings {
         listen: listen.expect("addresses are parsed when they are read"),
         requests_max: section.count("requests_max"),
-        body_max: section.number("body_max"),
+        body_max: section.scalar("body_max").map(|_| section.number("body_max")),
         deadline: section.time("deadline"),
         tokens_max: section.count32("tokens_max"),
+        hosts: lower(section, "hosts"),
     }
+}
+
+/// Names of servers, which are the same in capitals.
+fn lower(section: &Section, key: &str) -> Vec<String> {
+    let names = section.names(key).unwrap_or_default();
+    names.iter().map(|name| name.get_ref().to_ascii_lowercase()).collect()
 }
 
 /// One copy; `threads` where the file says no number.
 fn encode(section: &Section, threads: usize) -> EncodeSettings {
     let said = section.scalar("threads").map(|_| section.count("threads"));
-    let hosts = section.names("hosts").unwrap_or_default();
     EncodeSettings {
         groups: 1,
         ranks: 1,
@@ -272,7 +278,7 @@ fn encode(section: &Section, threads: usize) -> EncodeSettings {
         images_max: section.count("images_max"),
         image_bytes: section.number("image_bytes"),
         pixels_max: section.number("pixels_max"),
-        hosts: hosts.iter().map(|host| host.get_ref().to_ascii_lowercase()).collect(),
+        hosts: lower(section, "hosts"),
     }
 }
 
@@ -343,7 +349,9 @@ fn cache(root: &Section) -> Cache {
     };
     let tiers = section.sections("tiers").iter().filter_map(tier).collect();
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
-    Cache { replay, tiers, retention: section.times("retention") }
+    let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
+    let windows = windows.unwrap_or(Windows::Blocks);
+    Cache { replay, windows, tiers, retention: section.times("retention") }
 }
 
 /// What resolving finds to be asked for and not built yet.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::CpuBackend;
+use millstream_kernels::{CpuBackend, Facts, KvLayout};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
@@ -169,10 +169,11 @@ impl Wiring<'_> {
     /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other; where they
     /// outlive it, so does the digest of its files.
     fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
-        let (facts, layout) = (self.resources.model.facts(), format!("{:?}", group.layout));
-        let model = format!("{} {} {}", facts.family, facts.parameters, facts.bytes);
+        let model = identity(self.resources.model.facts(), group.layout);
+        // What is computed behind a replay depends on its length; products, on how activations are rounded.
+        let model = format!("{model} {} {:?}", self.plan.activations, group.state.map(|state| state.replay));
         let files = self.resources.store.as_ref().map(|store| store.model);
-        let identity = Identity { model: model.as_bytes(), files: files.as_ref(), layout: layout.as_bytes() };
+        let identity = Identity { model: model.as_bytes(), files: files.as_ref() };
         let chain = || HashChain::of(&identity, group.settings.block_size);
         group.settings.prefix_reuse.then(chain)
     }
@@ -319,5 +320,30 @@ impl Wiring<'_> {
 
     fn decode(&mut self, seat: Seat<DecodeMessage>, group: GroupRecipe, lanes: Vec<PrefillLane>) {
         self.graph.actor(seat, move || Decode::new(group.group(), lanes.clone()));
+    }
+}
+
+/// What tells a model's blocks of one layout from all others.
+fn identity(facts: &Facts, layout: KvLayout) -> String {
+    format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_kernels::KvFormat;
+
+    use super::*;
+
+    #[test]
+    fn blocks_without_windows_have_other_names() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle/tiny-gemma3");
+        let resources = Resources::load(folder.as_ref()).expect("the checkpoint is in the tree");
+        let facts = resources.model.facts();
+        let blocks = facts.kv_layout(16);
+        let layouts = [blocks, blocks.with_rings(facts.rings), KvLayout { format: KvFormat::F16, ..blocks }];
+        let mut names: Vec<_> = layouts.map(|layout| identity(facts, layout)).into();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 3, "{names:?}");
     }
 }

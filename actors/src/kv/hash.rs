@@ -58,12 +58,10 @@ pub struct HashChain {
 /// What must be the same for the entries of two blocks with the same tokens to be the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// The model, as its facts tell it from others in a process.
+    /// The model as its facts tell it from others in a process, and the layout of KV memory, number format included.
     pub model: &'a [u8],
     /// Digest of its files, tokenizer included, where blocks outlive the process.
     pub files: Option<&'a [u8; 32]>,
-    /// Layout of KV memory, its number format included.
-    pub layout: &'a [u8],
 }
 
 impl Identity<'_> {
@@ -71,7 +69,7 @@ impl Identity<'_> {
     fn record(&self) -> Vec<u8> {
         let mut record = Vec::new();
         let files = self.files.map_or(&[][..], |digest| digest);
-        for (name, part) in [("model", self.model), ("files", files), ("layout", self.layout)] {
+        for (name, part) in [("model", self.model), ("files", files)] {
             for bytes in [name.as_bytes(), part] {
                 record.extend((bytes.len() as u64).to_le_bytes());
                 record.extend(bytes);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub mod double;
+pub mod stateful;
 pub mod windows;
 
 use double::{DOUBLE, double};
@@ -22,6 +23,8 @@ use millstream_topology::{HostFacts, Plan};
 pub const COST: StepCost = StepCost { step: Duration::from_micros(300), token: Duration::from_micros(40) };
 /// Longer than any request may live.
 pub const LONG: Duration = Duration::from_secs(3600);
+/// Between two looks of the clients.
+const READING: Duration = Duration::from_millis(100);
 
 pub fn oracle(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle")).join(name)
@@ -144,9 +147,9 @@ impl World {
 
     /// Runs until nothing is left to do. The clients read now and then: a full outlet holds the gateway up.
     pub fn run(&mut self) {
-        loop {
-            self.sim.run_until_idle(Time::ZERO + LONG);
-            if self.read() == 0 {
+        while self.sim.now() < Time::ZERO + LONG {
+            let outcome = self.sim.run_until_idle(self.sim.now() + READING);
+            if self.read() == 0 && outcome == millstream_runtime::Outcome::Idle {
                 break;
             }
         }

@@ -1,6 +1,8 @@
 //! Long texts of the kinds that make careless code quadratic: with it, these tests would not end.
 
 use super::files::{real, tokenizer};
+use millstream_actors::prompt::{Encoding, Reader};
+use millstream_actors::request::{Prompt, Refusal};
 use millstream_actors::text::{ChatMessage, ChatRole, ChatTemplate, TextStream, Tokenizer};
 
 const MEGABYTE: usize = 1 << 20;
@@ -51,4 +53,21 @@ fn long_answers_stream_in_time() {
         length += stream.push(b"a").text.len();
     }
     assert_eq!(length + stream.finish().len(), MEGABYTE);
+}
+
+#[test]
+fn a_text_that_is_far_too_long_is_refused_by_its_beginning() {
+    let tokenizer = tokenizer("tiny-llama");
+    let reader = |tokens_max| Reader { tokenizer: &tokenizer, template: None, eyes: None, tokens_max };
+    let read = |text: &str, most| reader(most).encode(&Prompt::Text(text.to_owned()), Encoding::SERVED);
+    for text in texts() {
+        let all = read(&text, None).expect("no bound").ids.len() as u64;
+        match read(&text, Some(100)) {
+            Err(Refusal::TooLong { tokens, limit: 100 }) => assert!(tokens > 100 && tokens < all / 8),
+            other => panic!("{:?}...: {other:?}", &text[..text.floor_char_boundary(20)]),
+        }
+        // What may be as long as it is comes out as without a bound.
+        let most = Some(u32::try_from(all).expect("a number of tokens"));
+        assert_eq!(read(&text, most), read(&text, None));
+    }
 }

@@ -89,7 +89,7 @@ impl Check<'_> {
     ) -> Vec<f32> {
         let rows: Vec<AttentionRow<'_>> = rows
             .iter()
-            .map(|&(start, tokens, blocks)| AttentionRow { start: start as u32, tokens, blocks })
+            .map(|&(start, tokens, blocks)| AttentionRow { start: start as u32, tokens, from: 0, blocks })
             .collect();
         let layout = kv.layout();
         let mut out = vec![f32::NAN; q.len() / layout.key_dim * layout.value_dim];

@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::backend::Backend;
-use crate::kv::{KvFormat, KvLayout, KvMemory};
+use crate::kv::{KvFormat, KvLayout, KvMemory, Rings};
 use crate::op::AttentionRow;
 use crate::select::{Select, Stage};
 use crate::windowed::{Lists, WindowRow, Windowed};
@@ -26,6 +26,7 @@ fn layout(dim: usize, index_dim: usize, block_size: usize) -> KvLayout {
         format: KvFormat::F32,
         state,
         paired: 1,
+        rings: Rings::NONE,
     }
 }
 
@@ -85,7 +86,7 @@ impl Check<'_> {
         let rows: Vec<AttentionRow<'_>> = ROWS
             .iter()
             .zip(&filled.tables)
-            .map(|(&(start, tokens), blocks)| AttentionRow { start, tokens, blocks })
+            .map(|(&(start, tokens), blocks)| AttentionRow { start, tokens, from: 0, blocks })
             .collect();
         for (most, size, kept) in [(1, 8, 2), (7, 8, 5), (16, 4, 9), (40, 3, 3), (200, 8, 40)] {
             let args = Select { heads, layer, most, stage: None, rows: &rows };

@@ -1,6 +1,7 @@
-//! The choice of entries. Scores of some tokens with all entries they see are made first, in items of a few tokens and a
-//! stretch of entries, so that a key that is in the nearest cache serves many queries; then the best are found, token by
-//! token. A token that is bound to runs scores only those.
+//! The choice of entries. An item is a few tokens of a row and entries that they see: keys are brought together once for
+//! all of these tokens, and each token keeps the best it has met, so that no score leaves the nearest cache. Where there
+//! are fewer such tokens than threads want, entries are dealt out too, and what was found in each part is joined. A token
+//! that is bound to runs scores only those.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,16 +15,26 @@ use crate::windowed::Lists;
 
 /// Tokens of an item, all of one row.
 const TOKENS: usize = 64;
-/// Entries of an item, as far as whole blocks allow.
-const STRETCH: usize = 2_048;
-/// Scores that are held at a time, if a single token has not more.
-const SCORES: usize = 1 << 21;
+/// Entries that are worth a part of their own.
+const PART: usize = 4_096;
 
 thread_local! {
-    /// Scores; grows to the largest step once.
-    static HELD: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// The best, and places and scores of those bound to runs.
-    static BEST: Cell<(Best, Vec<f32>)> = Cell::default();
+    /// What an item computes with; grows to the largest once.
+    static ROOM: Cell<Room> = Cell::default();
+    /// What was found in parts.
+    static HELD: Cell<Vec<Found>> = const { Cell::new(Vec::new()) };
+}
+
+/// Memory of an item.
+#[derive(Default)]
+struct Room {
+    /// Of each token.
+    found: Vec<Found>,
+    /// Of a token that is bound to runs.
+    best: Best,
+    scores: Vec<f32>,
+    #[cfg(target_arch = "x86_64")]
+    keys: vectors::Keys,
 }
 
 /// What all parts of a call see.
@@ -55,30 +66,60 @@ pub(super) fn run(
     if let Some(stage) = args.stages() {
         kept.start(seen.len(), stage.kept);
     }
-    let mut held = HELD.take();
-    let mut first = 0;
-    while first < seen.len() {
-        // Entries grow along a row; the last token of a group sees no fewer than the others only within it.
-        let mut most = 0;
-        let group = seen[first..].iter().enumerate().take_while(|(i, (_, entries))| {
-            most = most.max(*entries);
-            *i == 0 || (i + 1) * width(most) <= SCORES
-        });
-        let count = group.count();
-        let widest = seen[first..first + count].iter().map(|(_, entries)| *entries).max().unwrap_or(0);
-        if held.len() < count * width(widest) {
-            held.resize(count * width(widest), 0.0);
-        }
-        score(pool, call, (first, count), (width(widest), &mut held));
-        choose(pool, call, (first, count), (width(widest), &held), (chosen, kept));
-        first += count;
+    let (groups, lists) = (call.groups(), Targets::new(chosen, kept));
+    let parts = call.parts(groups.len(), pool.threads());
+    if parts.len() > 1 {
+        return in_parts(pool, call, (&groups, &parts), &lists);
     }
-    HELD.set(held);
+    pool.run(groups.len(), &|item| {
+        let group = groups[item].clone();
+        let mut room = ROOM.take();
+        let mut found = std::mem::take(&mut room.found);
+        found.resize_with(TOKENS, Found::default);
+        scan(call, group.clone(), 0..usize::MAX, (&mut found[..group.len()], &mut room));
+        for (token, found) in group.zip(&mut found) {
+            // SAFETY: no token is in two groups.
+            #[expect(unsafe_code, reason = "threads write lists of one output")]
+            unsafe {
+                lists.write(call, token, found);
+            }
+        }
+        ROOM.set(Room { found, ..room });
+    });
 }
 
-/// Room for the scores of so many entries.
-fn width(entries: usize) -> usize {
-    entries.next_multiple_of(8)
+/// The same, with the entries in parts.
+fn in_parts(
+    pool: &mut Pool,
+    call: Call<'_>,
+    (groups, parts): (&[Range<usize>], &[Range<usize>]),
+    lists: &Targets<'_>,
+) {
+    let (mut held, count) = (HELD.take(), call.seen.len());
+    held.resize_with((count * parts.len()).max(held.len()), Found::default);
+    let all = Output::new(&mut held);
+    pool.run(groups.len() * parts.len(), &|item| {
+        let (group, part) = (groups[item / parts.len()].clone(), item % parts.len());
+        let mut room = ROOM.take();
+        // SAFETY: no other item has this part of these tokens.
+        #[expect(unsafe_code, reason = "threads write parts of one output")]
+        let found = unsafe { all.part(part * count + group.start, group.len()) };
+        scan(call, group, parts[part].clone(), (found, &mut room));
+        ROOM.set(room);
+    });
+    pool.run(count, &|token| {
+        // SAFETY: each token is one item.
+        #[expect(unsafe_code, reason = "threads read parts of one output")]
+        let mut found = (0..parts.len()).map(|part| unsafe { &mut all.part(part * count + token, 1)[0] });
+        let first = found.next().expect("there is a part");
+        found.for_each(|other| first.join(other));
+        // SAFETY: as above.
+        #[expect(unsafe_code, reason = "threads write lists of one output")]
+        unsafe {
+            lists.write(call, token, first);
+        };
+    });
+    HELD.set(held);
 }
 
 impl Call<'_> {
@@ -94,129 +135,172 @@ impl Call<'_> {
         let (heads, dim) = (self.args.heads, self.kv.layout().key_dim);
         (&self.q[token * heads * dim..][..heads * dim], &self.weights[token * heads..][..heads])
     }
-}
 
-/// Scores of `count` tokens from `first` on, in rows of `width`.
-fn score(
-    pool: &mut Pool,
-    call: Call<'_>,
-    (first, count): (usize, usize),
-    (width, held): (usize, &mut [f32]),
-) {
-    let in_block = call.kv.layout().of_layer(call.args.layer).block_size;
-    let step = (STRETCH / in_block).max(1) * in_block;
-    let mut items = Vec::new();
-    let mut token = first;
-    while token < first + count {
-        let row = call.seen[token].0;
-        let same =
-            call.seen[token..first + count].iter().take(TOKENS).take_while(|(of, _)| *of == row).count();
-        let most = call.seen[token..token + same].iter().map(|(_, entries)| *entries).max().unwrap_or(0);
-        if (token..token + same).any(|token| !call.is_all(token)) {
-            items.extend((0..most).step_by(step).map(|entry| (token, same, entry..entry + step)));
-        }
-        token += same;
+    /// The block table of a token.
+    fn blocks(&self, token: usize) -> &[u32] {
+        self.args.rows[self.seen[token].0].blocks
     }
-    let held = Output::new(held);
-    pool.run(items.len(), &|item| {
-        let (token, tokens, entries) = items[item].clone();
-        stretch(call, (token, tokens), entries, (first, width), &held);
-    });
+
+    /// Tokens that share a row, some at a time.
+    fn groups(&self) -> Vec<Range<usize>> {
+        let mut first = 0;
+        let rows = self.seen.chunk_by(|a, b| a.0 == b.0).flat_map(|row| row.chunks(TOKENS));
+        let group = |group: &[(usize, usize)]| {
+            first += group.len();
+            first - group.len()..first
+        };
+        rows.map(group).collect()
+    }
+
+    /// Entries in so many parts that all threads have some. No run of a stage is in two.
+    fn parts(&self, groups: usize, threads: usize) -> Vec<Range<usize>> {
+        let most = self.seen.iter().map(|(_, entries)| *entries).max().unwrap_or(0);
+        let wanted = if threads > 1 { (2 * threads).div_ceil(groups.max(1)) } else { 1 };
+        let parts = wanted.min(most / PART).max(1);
+        let whole = self.args.stages().map_or(1, |stage| stage.size) * self.kv.layout().block_size;
+        let size = most.div_ceil(parts).next_multiple_of(whole).max(whole);
+        (0..most.max(1)).step_by(size).map(|first| first..first + size).collect()
+    }
 }
 
-/// Scores of a few tokens with a stretch of entries.
-fn stretch(
-    call: Call<'_>,
-    (token, tokens): (usize, usize),
-    entries: Range<usize>,
-    (first, width): (usize, usize),
-    held: &Output<'_>,
-) {
-    let entry = entries.start;
-    let end = |token: usize| call.seen[token].1.min(entries.end).max(entry);
-    let rows = (token..token + tokens).map(|token| {
-        let count = end(token) - entry;
-        // SAFETY: no other item has this stretch of these tokens.
-        #[expect(unsafe_code, reason = "threads write stretches of one output")]
-        let row = unsafe { held.part((token - first) * width + if count > 0 { entry } else { 0 }, count) };
-        row
-    });
-    let mut rows: Vec<&mut [f32]> = rows.collect();
-    let blocks = call.args.rows[call.seen[token].0].blocks;
+/// The best that a token has met.
+#[derive(Default)]
+struct Found {
+    entries: Best,
+    /// Of a stage: runs, entries of each, the last one that the token sees, and the one that is being met with its best
+    /// score.
+    runs: Best,
+    size: Option<u32>,
+    last: u32,
+    met: (u32, f32),
+}
+
+impl Found {
+    /// Nothing so far.
+    fn start(&mut self, call: Call<'_>, token: usize) {
+        let stage = call.args.stages();
+        self.entries.start(call.args.most);
+        self.runs.start(stage.map_or(0, |stage| stage.kept));
+        self.size = stage.map(|stage| stage.size as u32);
+        self.last = stage.map_or(0, |stage| call.seen[token].1.div_ceil(stage.size).saturating_sub(1) as u32);
+        self.met = (0, f32::NEG_INFINITY);
+    }
+
+    /// Scores up to here are of no use.
     #[cfg(target_arch = "x86_64")]
-    if call.level != Level::Plain {
-        let queries: Vec<(&[f32], &[f32])> = (token..token + tokens).map(|token| call.query(token)).collect();
-        // SAFETY: the level says that the machine has the features.
-        #[expect(unsafe_code, reason = "calls code for AVX2")]
-        return unsafe { vectors::stretch(call, &queries, blocks, entry, &mut rows) };
+    fn floor(&self) -> f32 {
+        let entries = self.entries.floor();
+        if self.size.is_some() { entries.min(self.runs.floor()) } else { entries }
     }
-    let mut scores = Vec::new();
-    for (row, token) in rows.iter_mut().zip(token..) {
-        let places: Vec<usize> = (entry..end(token)).collect();
-        select::score(call.args, call.query(token), (call.kv, blocks), &places, &mut scores);
-        row[..scores.len()].copy_from_slice(&scores);
+
+    /// Offers a score; places must ascend.
+    #[inline]
+    fn offer(&mut self, place: u32, score: f32) {
+        self.entries.offer(place, score);
+        if let Some(size) = self.size.filter(|_| score > self.runs.floor()) {
+            let run = place / size;
+            if run != self.met.0 {
+                self.close();
+                self.met = (run, f32::NEG_INFINITY);
+            }
+            self.met.1 = self.met.1.max(score);
+        }
+    }
+
+    /// The run that is being met ends. The last one needs no score.
+    fn close(&mut self) {
+        if self.met.0 != self.last {
+            self.runs.offer(self.met.0, self.met.1);
+        }
+    }
+
+    /// Takes what was found in entries behind.
+    fn join(&mut self, other: &mut Found) {
+        self.entries.join(&mut other.entries);
+        self.runs.join(&mut other.runs);
     }
 }
 
-/// The best of scores, and of runs.
-fn choose(
-    pool: &mut Pool,
-    call: Call<'_>,
-    (first, count): (usize, usize),
-    (width, held): (usize, &[f32]),
-    (chosen, kept): (&mut Lists, &mut Lists),
-) {
-    let (most, runs) = (chosen.most(), kept.most());
-    let ((chosen, chosen_counts), (kept, kept_counts)) = (chosen.parts(), kept.parts());
-    let (chosen, chosen_counts) = (Output::new(chosen), Output::new(chosen_counts));
-    let (kept, kept_counts) = (Output::new(kept), Output::new(kept_counts));
-    pool.run(count, &|item| {
-        let token = first + item;
-        let entries = call.seen[token].1;
-        // SAFETY: each token is one item.
-        #[expect(unsafe_code, reason = "threads write lists of one output")]
-        let (into, how_many) = unsafe { (chosen.part(token * most, most), chosen_counts.part(token, 1)) };
-        let stage = call.args.stages().map(|stage| {
-            // SAFETY: as above.
-            #[expect(unsafe_code, reason = "threads write lists of one output")]
-            let parts = unsafe { (kept.part(token * runs, runs), kept_counts.part(token, 1)) };
-            (stage, parts)
-        });
-        if call.is_all(token) {
-            how_many[0] = all(into, entries);
-            if let Some((stage, (into, how_many))) = stage {
-                how_many[0] = all(into, entries.div_ceil(stage.size));
-            }
-            return;
+/// Lists that threads fill.
+struct Targets<'a> {
+    chosen: Target<'a>,
+    kept: Target<'a>,
+}
+
+/// One set of them: numbers, how many, and room for each token.
+struct Target<'a>(Output<'a, u32>, Output<'a, u32>, usize);
+
+impl<'a> Targets<'a> {
+    fn new(chosen: &'a mut Lists, kept: &'a mut Lists) -> Targets<'a> {
+        let of = |lists: &'a mut Lists| {
+            let most = lists.most();
+            let (numbers, counts) = lists.parts();
+            Target(Output::new(numbers), Output::new(counts), most)
+        };
+        Targets { chosen: of(chosen), kept: of(kept) }
+    }
+
+    /// Writes the lists of a token.
+    ///
+    /// # Safety
+    /// No other thread writes those of this token.
+    #[expect(unsafe_code, reason = "threads write lists of one output")]
+    unsafe fn write(&self, call: Call<'_>, token: usize, found: &mut Found) {
+        let (entries, all) = (call.seen[token].1, call.is_all(token));
+        // SAFETY: the caller's promise.
+        let (into, count) = unsafe { self.chosen.of(token) };
+        *count = if all { first(into, entries) } else { found.entries.finish(into) };
+        if let Some(stage) = call.args.stages() {
+            // SAFETY: the caller's promise.
+            let (into, count) = unsafe { self.kept.of(token) };
+            found.runs.offer(found.last, f32::INFINITY);
+            *count = if all { first(into, entries.div_ceil(stage.size)) } else { found.runs.finish(into) };
         }
-        let scores = &held[item * width..][..entries];
-        let (mut best, room) = BEST.take();
-        best.start(most);
-        offer_all(call.level, &mut best, scores);
-        how_many[0] = best.finish(into);
-        if let Some((stage, (into, how_many))) = stage {
-            how_many[0] = select::choose_runs(scores, stage, &mut best, into);
-        }
-        BEST.set((best, room));
-    });
+    }
+}
+
+impl Target<'_> {
+    /// The list of a token, and how long it is.
+    ///
+    /// # Safety
+    /// No other thread uses them.
+    #[expect(unsafe_code, clippy::mut_from_ref, reason = "threads write lists of one output")]
+    unsafe fn of(&self, token: usize) -> (&mut [u32], &mut u32) {
+        let Target(numbers, counts, most) = self;
+        // SAFETY: the caller's promise.
+        unsafe { (numbers.part(token * most, *most), &mut counts.part(token, 1)[0]) }
+    }
 }
 
 /// The first numbers; gives how many.
-fn all(into: &mut [u32], count: usize) -> u32 {
+fn first(into: &mut [u32], count: usize) -> u32 {
     into.iter_mut().zip(0..count as u32).for_each(|(into, number)| *into = number);
     count as u32
 }
 
-/// Offers all scores, in their order.
-fn offer_all(level: Level, best: &mut Best, scores: &[f32]) {
+/// Has each token of a group find its best in some entries.
+fn scan(
+    call: Call<'_>,
+    group: Range<usize>,
+    entries: Range<usize>,
+    (found, room): (&mut [Found], &mut Room),
+) {
+    group.clone().zip(&mut *found).for_each(|(token, found)| found.start(call, token));
+    if group.clone().all(|token| call.is_all(token)) {
+        return;
+    }
     #[cfg(target_arch = "x86_64")]
-    if level != Level::Plain {
+    if call.level != Level::Plain {
         // SAFETY: the level says that the machine has the features.
         #[expect(unsafe_code, reason = "calls code for AVX2")]
-        return unsafe { vectors::offer_all(best, scores) };
+        return unsafe { vectors::scan(call, group, entries, (found, &mut room.keys)) };
     }
-    let _ = level;
-    scores.iter().zip(0..).for_each(|(&score, place)| best.offer(place, score));
+    for (token, found) in group.zip(found).filter(|(token, _)| !call.is_all(*token)) {
+        let places: Vec<usize> = (entries.start..entries.end.min(call.seen[token].1)).collect();
+        select::score(call.args, call.query(token), (call.kv, call.blocks(token)), &places, &mut room.scores);
+        places.iter().zip(&room.scores).for_each(|(&place, &score)| found.offer(place as u32, score));
+        found.close();
+    }
 }
 
 /// Tokens that are bound to runs.
@@ -229,34 +313,35 @@ fn bound(pool: &mut Pool, call: Call<'_>, stage: Stage, (chosen, kept): (&mut Li
         // SAFETY: each token is one item.
         #[expect(unsafe_code, reason = "threads write lists of one output")]
         let (into, how_many) = unsafe { (chosen.part(token * most, most), counts.part(token, 1)) };
-        let (row, entries) = call.seen[token];
-        let places: Vec<usize> = select::entries_of(kept.of(token), stage.size, entries).collect();
+        let places: Vec<usize> = select::entries_of(kept.of(token), stage.size, call.seen[token].1).collect();
         if places.len() <= most {
             into.iter_mut().zip(&places).for_each(|(into, &place)| *into = place as u32);
             how_many[0] = places.len() as u32;
             return;
         }
-        let (mut best, mut scores) = BEST.take();
-        let blocks = call.args.rows[row].blocks;
-        some(call, call.query(token), blocks, &places, &mut scores);
-        best.start(most);
-        places.iter().zip(&scores).for_each(|(&place, &score)| best.offer(place as u32, score));
-        how_many[0] = best.finish(into);
-        BEST.set((best, scores));
+        let mut room = ROOM.take();
+        some(call, token, &places, &mut room);
+        room.best.start(most);
+        let offers = places.iter().zip(&room.scores);
+        offers.for_each(|(&place, &score)| room.best.offer(place as u32, score));
+        how_many[0] = room.best.finish(into);
+        ROOM.set(room);
     });
 }
 
 /// Scores of a token with some entries.
-fn some(call: Call<'_>, query: (&[f32], &[f32]), blocks: &[u32], places: &[usize], scores: &mut Vec<f32>) {
+fn some(call: Call<'_>, token: usize, places: &[usize], room: &mut Room) {
+    let (query, blocks) = (call.query(token), call.blocks(token));
     #[cfg(target_arch = "x86_64")]
     if call.level != Level::Plain {
         // SAFETY: the level says that the machine has the features.
         #[expect(unsafe_code, reason = "calls code for AVX2")]
-        return unsafe { vectors::some(call, query, blocks, places, scores) };
+        return unsafe { vectors::some(call, (query, blocks), places, (&mut room.keys, &mut room.scores)) };
     }
-    select::score(call.args, query, (call.kv, blocks), places, scores);
+    select::score(call.args, query, (call.kv, blocks), places, &mut room.scores);
 }
 
-/// Vectors.
+#[cfg(target_arch = "x86_64")]
+mod light;
 #[cfg(target_arch = "x86_64")]
 mod vectors;

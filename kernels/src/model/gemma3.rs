@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
-use crate::kv::KvMemory;
+use crate::kv::{KvMemory, Rings};
 use crate::op::{Activation, RopeTable};
 
 /// A loaded model of the family.
@@ -56,7 +56,8 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     }
     let mut table = |rope| source.rope(rope, shape.head_dim, shape.context);
     let (local, global) = (table(&config.local)?, table(&config.global)?);
-    let facts = source.finish("gemma3", shape, &ends, |_| false)?;
+    let rings = Rings::of(&config.sliding, config.window as usize);
+    let facts = Facts { rings, ..source.finish("gemma3", shape, &ends, |_| false)? };
     let embedding_scale = (shape.hidden as f32).sqrt();
     Ok(Arc::new(Gemma3 { facts, ends, embedding_scale, local, global, layers }))
 }

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use super::Model;
 use super::decoder::{AttentionKind, Decoder, FeedForwardKind, Layer};
 use super::route::{Choice, Rule};
 use super::source::{AttentionSettings, Naming, Source};
+use super::{Facts, Model};
 use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
+use crate::kv::Rings;
 use crate::op::Activation;
 
 /// Takes the model out of its files.
@@ -49,6 +50,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         });
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
-    let facts = source.finish("gpt_oss", shape, &ends, |_| false)?;
+    let rings = Rings::of(&config.sliding, config.window as usize);
+    let facts = Facts { rings, ..source.finish("gpt_oss", shape, &ends, |_| false)? };
     Ok(Decoder { facts, ends, rope, layers }.shared())
 }

@@ -3,7 +3,7 @@
 //! that turns and then the latent; a value is the latent.
 
 use super::parts::{LatentPart, LatentQuery};
-use super::pass::{Pass, store};
+use super::pass::{Pass, store, written};
 use super::scratch::{LatentScratch, Scratch, sized};
 use crate::op::{Attention, Pairing, RopeTable};
 
@@ -74,6 +74,6 @@ impl Pass<'_> {
             k[turning..].copy_from_slice(v);
         }
         self.backend.rope(k, 1, positions, rope, Pairing::Adjacent);
-        store(self.kv, layer, &self.rows, (k, v));
+        store(self.kv, layer, written(&self.rows, &self.locals), (k, v));
     }
 }

@@ -172,10 +172,11 @@ fn folder<T: Send>(
     let config = config_of_folder(path)?;
     let settings = Settings::json(&path.join("config.json"), &config);
     let (mut source, load) = source_of_folder(path, &settings)?;
+    prepare(&mut source.weights, activations)?;
     // The tokens of a folder are known.
     let text = || Ok((text::of_folder(path)?, Tokens { bos: None, eos: Vec::new() }));
     beside(text, read, |threads, _| {
-        prepare(&mut source.weights, threads, activations);
+        source.weights.threads = threads;
         load(source, &settings)
     })
 }
@@ -208,12 +209,10 @@ pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(
     Ok((source, family.load))
 }
 
-/// Has matrices packed if the activations ask for it.
-fn prepare(weights: &mut Weights, threads: Threads, activations: Activations) {
-    weights.threads = threads;
-    if activations == Activations::Int8 {
-        weights.pack();
-    }
+/// Has matrices packed if the activations ask for it. Memory for that is asked for while nobody else is at work: a thread
+/// that is refused a few bytes ends the process.
+fn prepare(weights: &mut Weights, activations: Activations) -> Result<(), Error> {
+    if activations == Activations::Int8 { weights.pack() } else { Ok(()) }
 }
 
 /// Threads that pack weights; more would wait for memory.
@@ -243,7 +242,8 @@ fn from_gguf<T: Send>(
         return Err(unknown(path, found, |family| family.gguf.map(str::to_owned)));
     };
     let settings = Settings::gguf(path, name, &gguf.metadata);
-    let weights = Weights::new(path, gguf.tensors, None);
+    let mut weights = Weights::new(path, gguf.tensors, None);
+    prepare(&mut weights, activations)?;
     let text = || {
         let text = text::of_gguf(path, &gguf.metadata)?;
         let tokens = text::tokens_of_gguf(path, &gguf.metadata, text.gguf.as_ref())?;
@@ -251,8 +251,8 @@ fn from_gguf<T: Send>(
     };
     let both = beside(text, read, |threads, tokens| {
         let (naming, experts) = (Naming::Gguf, ExpertFacts::default());
-        let mut source = Source { weights, naming, root: "model", tokens, norms_add_one: false, experts };
-        prepare(&mut source.weights, threads, activations);
+        weights.threads = threads;
+        let source = Source { weights, naming, root: "model", tokens, norms_add_one: false, experts };
         (family.load)(source, &settings)
     })?;
     let texts = both.0.text.gguf.as_ref().map_or(0, |gguf| gguf.tokens.len());

@@ -2,12 +2,13 @@
 //! residual stream is `x`; `y` is what a part of a layer reads and leaves.
 
 use super::parts::{AttentionPart, Ends, FeedForward, Mixture, Norm};
+use super::rings::{self, Rows, Tokens};
 use super::scratch::{MixtureScratch, Scratch, sized};
-use super::{Facts, Row, Span, Want};
+use super::{Facts, Local, Row, Span, Want};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::experts::Experts;
-use crate::kv::{KvLayout, KvMemory};
+use crate::kv::{KvLayout, KvMemory, Rings};
 use crate::op::{Attention, AttentionRow, RopeAxes, RopeTable};
 use crate::reference;
 
@@ -15,6 +16,12 @@ use crate::reference;
 pub(super) struct Pass<'a> {
     /// The step's rows as attention takes them.
     pub(super) rows: Vec<AttentionRow<'a>>,
+    /// What each of them says of its state.
+    pub(super) locals: Vec<Local<'a>>,
+    /// Where their positions lie in rings, as [`rings::tables`] says it.
+    tables: Vec<u32>,
+    /// Layers with a ring that the step has passed.
+    ringed: usize,
     pub(super) kv: &'a mut KvMemory,
     pub(super) scratch: &'a mut Scratch,
     pub(super) backend: &'a mut dyn Backend,
@@ -65,9 +72,17 @@ impl<'a> Pass<'a> {
                 Want::At(places) => scratch.wanted.extend(places.iter().map(|&place| first + place as usize)),
                 Want::All => scratch.wanted.extend(first..end),
             }
-            rows.push(AttentionRow { start: row.start, tokens: row.tokens.len(), blocks: row.blocks });
+            rows.push(AttentionRow {
+                start: row.start,
+                tokens: row.tokens.len(),
+                from: 0,
+                blocks: row.blocks,
+            });
         }
-        Ok(Pass { rows, kv, scratch, backend, axes: None, spans, hidden: 0 })
+        let locals: Vec<Local<'a>> = step.iter().map(|row| row.local).collect();
+        let mut tables = std::mem::take(&mut scratch.tables);
+        rings::tables(kv.layout(), rows.iter().zip(&locals), &mut tables);
+        Ok(Pass { rows, locals, tables, ringed: 0, kv, scratch, backend, axes: None, spans, hidden: 0 })
     }
 
     /// `x` = the embeddings of the tokens, times `factor`.
@@ -113,7 +128,7 @@ impl<'a> Pass<'a> {
         self.backend.add(&mut x[..len], &y[..len]);
     }
 
-    /// `y` = attention of layer `layer` over `y` and all tokens before it.
+    /// `y` = attention of layer `layer` over `y` and all tokens before it. Layers come in their order.
     pub fn attend(&mut self, layer: usize, part: &AttentionPart, rope: &RopeTable) {
         let Scratch { tokens, positions, turns, y, q, k, v, attended, .. } = &mut *self.scratch;
         let (count, kv_heads) = (tokens.len(), self.kv.layout().kv_heads);
@@ -142,11 +157,19 @@ impl<'a> Pass<'a> {
             self.backend.rope(q, part.heads, positions, rope, part.pairing);
             self.backend.rope(k, kv_heads, positions, rope, part.pairing);
         }
-        store(self.kv, layer, &self.rows, (k, v));
         let &AttentionPart { heads, scale, window, ref sinks, .. } = part;
         let args = Attention { layer, heads, scale, window, sinks: sinks.as_deref(), rows: &self.rows };
         let attended = sized(attended, q.len());
-        self.backend.attention(&args, q, self.kv, attended);
+        if window.is_some() && self.kv.layout().rings != Rings::NONE {
+            let step = Rows { rows: &self.rows, locals: &self.locals, tables: &self.tables };
+            let args = Attention { layer: self.ringed, ..args };
+            rings::attend(self.kv, self.backend, step, args, Tokens { q, k, v, out: attended });
+            self.ringed += 1;
+        } else {
+            let args = Attention { layer: layer - self.ringed, ..args };
+            store(self.kv, args.layer, written(&self.rows, &self.locals), (k, v));
+            self.backend.attention(&args, q, self.kv, attended);
+        }
         self.backend.matmul(attended, count, &part.output.weight, y);
         if let Some(bias) = &part.output.bias {
             self.backend.add_bias(y, bias);
@@ -208,19 +231,34 @@ impl<'a> Pass<'a> {
     /// The step is done, its logits are there.
     pub fn end(self) {
         self.scratch.rows = recycle(self.rows);
+        self.scratch.tables = self.tables;
     }
 }
 
-/// Writes the keys and values of a step to the blocks of its rows.
-pub(super) fn store(kv: &mut KvMemory, layer: usize, rows: &[AttentionRow<'_>], (k, v): (&[f32], &[f32])) {
+/// Rows, and up to where the blocks of each are written already.
+pub(super) fn written<'a>(
+    rows: &'a [AttentionRow<'a>],
+    locals: &'a [Local<'a>],
+) -> impl Iterator<Item = (&'a AttentionRow<'a>, u32)> {
+    rows.iter().zip(locals.iter().map(|local| local.written))
+}
+
+/// Writes the keys and values of rows to their blocks, but for the positions below the one that stands beside a row.
+pub(super) fn store<'a>(
+    kv: &mut KvMemory,
+    layer: usize,
+    rows: impl Iterator<Item = (&'a AttentionRow<'a>, u32)>,
+    (k, v): (&[f32], &[f32]),
+) {
     let layout = kv.layout();
     let (keys, values) = (layout.kv_heads * layout.key_dim, layout.kv_heads * layout.value_dim);
     let mut tokens = k.chunks_exact(keys).zip(v.chunks_exact(values));
-    for row in rows {
-        let start = row.start as usize;
-        for (position, (k, v)) in (start..start + row.tokens).zip(&mut tokens) {
-            let block = row.blocks[position / layout.block_size];
-            kv.write(layer, block, position % layout.block_size, k, v);
+    for (row, written) in rows {
+        for (position, (k, v)) in (row.start..).zip(tokens.by_ref().take(row.tokens)) {
+            if position >= written {
+                let (position, size) = (position as usize, layout.block_size);
+                kv.write(layer, row.blocks[position / size], position % size, k, v);
+            }
         }
     }
 }
@@ -234,7 +272,10 @@ fn recycle<'b>(mut rows: Vec<AttentionRow<'_>>) -> Vec<AttentionRow<'b>> {
 /// Refuses a step that does not fit the model or the memory.
 fn check(facts: &Facts, step: &[Row<'_>], kv: &KvMemory) -> Result<(), Error> {
     let layout = kv.layout();
-    let needed = KvLayout { format: layout.format, ..facts.kv_layout(layout.block_size) };
+    let mut needed = KvLayout { format: layout.format, ..facts.kv_layout(layout.block_size) };
+    if layout.rings != Rings::NONE {
+        needed = needed.with_rings(facts.rings);
+    }
     if layout != needed {
         return Err(Error::KvLayout { found: format!("{layout:?}"), needed: format!("{needed:?}") });
     }
@@ -251,6 +292,13 @@ fn problem(facts: &Facts, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
     let end = row.start as usize + row.tokens.len();
     if end > facts.context as usize {
         return Some(format!("ends at position {end}, the model was made for {}", facts.context));
+    }
+    let Local { slot, valid_from, .. } = row.local;
+    if kv.layout().bytes_per_slot() > 0 && slot as usize >= kv.slots() {
+        return Some(format!("names state slot {slot}, the memory has {}", kv.slots()));
+    }
+    if valid_from > row.start {
+        return Some(format!("starts at {}, its state is valid from {valid_from} on", row.start));
     }
     let needed = end.div_ceil(kv.layout().block_size);
     if row.blocks.len() < needed {
@@ -307,7 +355,7 @@ mod tests {
 
     #[test]
     fn rows_keep_their_memory() {
-        let row = AttentionRow { start: 0, tokens: 1, blocks: &[0] };
+        let row = AttentionRow { start: 0, tokens: 1, from: 0, blocks: &[0] };
         let rows = vec![row; 9];
         let place = rows.as_ptr().addr();
         let rows: Vec<AttentionRow<'static>> = recycle(rows);

@@ -18,6 +18,8 @@ pub struct Scratch {
     pub(super) wanted: Vec<usize>,
     /// Rows as attention takes them; empty between steps, kept for its capacity.
     pub(super) rows: Vec<AttentionRow<'static>>,
+    /// Where positions of rows lie in rings; empty between steps, kept for its capacity.
+    pub(super) tables: Vec<u32>,
     /// Residual stream `[tokens, hidden]`.
     pub(super) x: Vec<f32>,
     /// What enters or leaves a part of a layer `[tokens, hidden]`.
@@ -115,7 +117,7 @@ impl Scratch {
         ];
         let floats = own.iter().chain(&parts);
         floats.map(|buffer| buffer.capacity() * size_of::<f32>()).sum::<usize>()
-            + (self.tokens.capacity() + self.positions.capacity()) * size_of::<u32>()
+            + (self.tokens.capacity() + self.positions.capacity() + self.tables.capacity()) * size_of::<u32>()
             + self.turns.capacity() * size_of::<[u32; 3]>()
             + self.wanted.capacity() * size_of::<usize>()
             + self.rows.capacity() * size_of::<AttentionRow<'_>>()

@@ -8,6 +8,7 @@ use super::{ExpertFacts, Facts};
 use crate::config::Shape;
 use crate::config::rope::Rope;
 use crate::error::Error;
+use crate::kv::Rings;
 use crate::matrix::Matrix;
 use crate::op::{Activation, Pairing, RopeTable};
 use crate::weights::Weights;
@@ -95,7 +96,7 @@ impl Source {
         let tied = tied.unwrap_or(!self.weights.has(output));
         // A table that nothing is multiplied with stays in its file: few of its rows are ever read.
         let table = self.weights.stored(embedding, vocab, shape.hidden)?;
-        let embedding = if tied { self.weights.packed(&table) } else { table };
+        let embedding = if tied { self.weights.packed(&table)? } else { table };
         let norm = self.norm(norm, shape.hidden, shape.eps)?;
         let output = if tied { None } else { Some(self.weights.matrix(output, vocab, shape.hidden)?) };
         Ok(Ends { embedding, norm, output })
@@ -205,6 +206,7 @@ impl Source {
             eos,
             bos,
             state: None,
+            rings: Rings::NONE,
             image_token: None,
             compressed: None,
         })

@@ -1,10 +1,12 @@
-//! Memory for packed weights: one stretch of large pages for a whole model. With pages of 4 KiB a processor spends much
-//! of a decode step on finding them; a page of 2 MiB is found once for thousands of rows.
+//! Memory for packed weights: one stretch of large pages for a whole model.
 #![expect(unsafe_code, reason = "regions of one mapping are written separately, then shared")]
 
 use std::sync::Arc;
 
 use memmap2::MmapMut;
+
+use crate::error::Error;
+use crate::memory;
 
 /// Start of every region, in bytes: a cache line.
 const ALIGN: usize = 64;
@@ -43,23 +45,26 @@ pub(crate) struct Region(RegionMut);
 impl Arena {
     /// Room for regions of `len` bytes together, if each is a multiple of a cache line. The system gives memory when it
     /// is first written.
-    pub fn new(len: usize) -> Arena {
-        let mut memory = MmapMut::map_anon(len.max(1)).expect("the system gives address space for weights");
-        // Where the system has no large pages, small ones do.
-        #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system does not have it.
+    pub fn new(len: usize) -> Result<Arena, Error> {
+        let mut memory = memory::map(len, "weights")?;
         let start = memory.as_mut_ptr();
-        Arena { map: Arc::new(Map { start, len, _memory: memory }), used: 0 }
+        Ok(Arena { map: Arc::new(Map { start, len, _memory: memory }), used: 0 })
     }
 
     /// The next `len` bytes, all zero. A new arena takes the place of one that is full.
-    pub fn take(&mut self, len: usize) -> RegionMut {
+    ///
+    /// # Errors
+    /// As for [`Arena::new`]; this one is as it was then.
+    pub fn take(&mut self, len: usize) -> Result<RegionMut, Error> {
         if len > self.map.len - self.used {
-            *self = Arena::new(len);
+            *self = Arena::new(len)?;
         }
         let start = self.used;
         self.used = (start + len).next_multiple_of(ALIGN).min(self.map.len);
-        RegionMut { map: Arc::clone(&self.map), start, len }
+        Ok(RegionMut { map: Arc::clone(&self.map), start, len })
     }
 }
 
@@ -90,9 +95,9 @@ mod tests {
 
     #[test]
     fn regions_do_not_overlap_and_outlive_their_arena() {
-        let mut arena = Arena::new(300);
+        let mut arena = Arena::new(300).expect("little memory");
         let mut regions: Vec<RegionMut> =
-            [100, 1, 0, 100, 500].into_iter().map(|len| arena.take(len)).collect();
+            [100, 1, 0, 100, 500].into_iter().map(|len| arena.take(len).expect("little memory")).collect();
         for (i, region) in regions.iter_mut().enumerate() {
             assert!(region.bytes_mut().iter().all(|&byte| byte == 0));
             region.bytes_mut().fill(i as u8 + 1);
@@ -101,5 +106,13 @@ mod tests {
         for (i, region) in regions.into_iter().map(Region::freeze).enumerate() {
             assert!(region.bytes().iter().all(|&byte| byte == i as u8 + 1));
         }
+    }
+
+    #[test]
+    fn an_arena_that_cannot_grow_is_as_it_was() {
+        let mut arena = Arena::new(100).expect("little memory");
+        assert!(matches!(arena.take(isize::MAX as usize), Err(Error::Memory { .. })));
+        assert_eq!(arena.take(100).expect("it is all there").bytes_mut().len(), 100);
+        assert!(Arena::new(isize::MAX as usize).is_err());
     }
 }

@@ -13,6 +13,7 @@ use super::arena::{Arena, Region};
 use super::pack::fill_parts;
 use super::{PANEL, pack};
 use crate::dtype::DType;
+use crate::error::Error;
 use crate::matrix::Matrix;
 
 /// A matrix of floats, packed; its rows are in the [`Matrix`] around it.
@@ -39,9 +40,9 @@ impl Floats {
         rows.div_ceil(PANEL).checked_mul(panel_bytes(dtype, cols, run))
     }
 
-    /// Packs a stored matrix into memory of `arena`, with `threads` threads; none if it cannot be packed: it is quantised,
-    /// or has eight-bit values that are no numbers.
-    pub fn new(stored: &Matrix, arena: &mut Arena, threads: usize) -> Option<Floats> {
+    /// Columns that share a factor, and bytes packed; none if it cannot be packed: it is quantised, or has eight-bit values
+    /// that are no numbers.
+    fn plan(stored: &Matrix) -> Option<(usize, usize)> {
         let Matrix { dtype, rows, cols, .. } = *stored;
         let run = if rows == 0 { None } else { stored.scales(0).map(|(_, run)| run) };
         let run = run.unwrap_or(cols).min(cols);
@@ -56,13 +57,23 @@ impl Floats {
         } else if rows > 0 && stored.scales(0).is_some() {
             return None;
         }
-        let mut region = arena.take(size);
+        Some((run, size))
+    }
+
+    /// Packs a stored matrix into memory of `arena`, with `threads` threads; none if it cannot be packed.
+    ///
+    /// # Errors
+    /// As for [`Arena::take`].
+    pub fn new(stored: &Matrix, arena: &mut Arena, threads: usize) -> Result<Option<Floats>, Error> {
+        let Matrix { dtype, rows, cols, .. } = *stored;
+        let Some((run, size)) = Floats::plan(stored) else { return Ok(None) };
+        let mut region = arena.take(size)?;
         let sizes = (panel_bytes(dtype, cols, run), rows.div_ceil(PANEL));
         fill_parts(region.bytes_mut(), sizes, threads, &|panel, bytes| {
             fill(stored, run, panel, bytes);
             pack::forget(stored, panel);
         });
-        Some(Floats { dtype, cols, run, region: Region::freeze(region) })
+        Ok(Some(Floats { dtype, cols, run, region: Region::freeze(region) }))
     }
 
     /// All bytes of a panel.
@@ -182,13 +193,17 @@ mod tests {
     use super::*;
     use crate::check::Sample;
 
+    fn packed(stored: &Matrix) -> Option<Floats> {
+        Floats::new(stored, &mut Arena::new(1).expect("little memory"), 3).expect("little memory")
+    }
+
     #[test]
     fn packing_keeps_every_value_to_the_bit() {
         let mut sample = Sample::new(12);
         for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_quantised()) {
             for (rows, cols) in [(1, 1), (16, 65), (37, 12), (700, 300)] {
                 let stored = sample.matrix(dtype, rows, cols);
-                let packed = Floats::new(&stored, &mut Arena::new(1), 3).expect("it can be packed");
+                let packed = packed(&stored).expect("it can be packed");
                 let (mut got, wide) = (vec![f32::NAN; cols], stored.to_f32());
                 for (r, want) in wide.chunks_exact(cols).enumerate() {
                     packed.widen(r, &mut got);
@@ -201,11 +216,11 @@ mod tests {
     #[test]
     fn what_is_no_number_stays_as_it_is_stored() {
         let stored = Matrix::from_bytes(DType::F8E4M3, 1, 2, vec![0x38, 0xff]).expect("fits");
-        assert!(Floats::new(&stored, &mut Arena::new(64), 1).is_none());
+        assert!(packed(&stored).is_none());
         let stored = Matrix::from_bytes(DType::F8E4M3, 1, 2, vec![0x38, 0x7e]).expect("fits");
         let far = stored.clone().scaled(vec![1e37], (1, 2)).expect("fits");
-        assert!(Floats::new(&far, &mut Arena::new(64), 1).is_none());
-        let packed = Floats::new(&stored, &mut Arena::new(64), 1).expect("numbers");
+        assert!(packed(&far).is_none());
+        let packed = packed(&stored).expect("numbers");
         let mut got = [0.0; 2];
         packed.widen(0, &mut got);
         assert_eq!(got, [1.0, 448.0]);

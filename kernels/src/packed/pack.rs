@@ -4,6 +4,7 @@ use super::arena::{Arena, Region};
 use super::blocks::Block;
 use super::form::{Form, Scales};
 use super::{GROUP, PANEL, Packed, QUADS, VECTOR};
+use crate::error::Error;
 use crate::matrix::Matrix;
 
 /// Bytes below which a matrix is packed by the calling thread alone.
@@ -11,10 +12,13 @@ const SMALL: usize = 1 << 18;
 
 impl Packed {
     /// Packs a stored matrix into memory of `arena`, with `threads` threads; none if its format cannot be packed.
-    pub fn new(stored: &Matrix, arena: &mut Arena, threads: usize) -> Option<Packed> {
-        let form = Form::of(stored.dtype)?;
-        let size = Packed::size(stored.dtype, stored.rows, stored.cols)?;
-        let mut region = arena.take(size);
+    ///
+    /// # Errors
+    /// As for [`Arena::take`].
+    pub fn new(stored: &Matrix, arena: &mut Arena, threads: usize) -> Result<Option<Packed>, Error> {
+        let size = Packed::size(stored.dtype, stored.rows, stored.cols);
+        let (Some(form), Some(size)) = (Form::of(stored.dtype), size) else { return Ok(None) };
+        let mut region = arena.take(size)?;
         let groups = stored.cols / GROUP;
         let panel_bytes = form.panel_bytes(groups);
         let panels = stored.rows.div_ceil(PANEL);
@@ -22,7 +26,7 @@ impl Packed {
             fill(form, stored, panel, bytes);
             forget(stored, panel);
         });
-        Some(Packed { dtype: stored.dtype, form, groups, region: Region::freeze(region) })
+        Ok(Some(Packed { dtype: stored.dtype, form, groups, region: Region::freeze(region) }))
     }
 }
 
@@ -227,7 +231,9 @@ mod tests {
             for rows in [1, 16, 37, 700] {
                 let stored = sample.matrix(dtype, rows, 512 + 32 * usize::from(dtype.block_len() == 32));
                 let size = Packed::size(dtype, rows, stored.cols).expect("it can be packed");
-                let packed = Packed::new(&stored, &mut Arena::new(size), 3).expect("it can be packed");
+                let mut arena = Arena::new(size).expect("little memory");
+                let packed =
+                    Packed::new(&stored, &mut arena, 3).expect("little memory").expect("it can be packed");
                 let (mut got, wide) = (vec![f32::NAN; stored.cols], stored.to_f32());
                 for (r, want) in wide.chunks_exact(stored.cols).enumerate() {
                     packed.widen(r, &mut got);

@@ -15,7 +15,7 @@ const FILL: usize = 256;
 const BEFORE: usize = 3;
 
 /// One thing that is measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Case {
     /// A prompt is computed.
     Prefill {
@@ -23,6 +23,8 @@ pub(super) enum Case {
         tokens: usize,
         /// Tokens of a step.
         chunk: usize,
+        /// So many tokens at its end, if not all, go through the later layers.
+        keep: Option<u32>,
     },
     /// Sequences grow by a token each step.
     Decode {
@@ -63,8 +65,15 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Case::Prefill { tokens, chunk } if tokens == chunk => write!(f, "prefill {tokens}, one chunk"),
-            Case::Prefill { tokens, chunk } => write!(f, "prefill {tokens}, chunks of {chunk}"),
+            Case::Prefill { tokens, chunk, keep } => {
+                write!(f, "prefill {tokens}, ")?;
+                if tokens == chunk {
+                    write!(f, "one chunk")?
+                } else {
+                    write!(f, "chunks of {chunk}")?
+                }
+                if keep.is_some() { write!(f, ", truncated") } else { Ok(()) }
+            }
             Case::Decode { batch, depth, .. } => write!(f, "decode x {batch} after {depth}"),
         }
     }
@@ -75,6 +84,8 @@ pub(super) struct Run {
     pub(super) seconds: f64,
     /// Bytes that the process had at its end.
     pub(super) memory: u64,
+    /// Of these, what keys, values and states took.
+    pub(super) kv_bytes: u64,
 }
 
 /// See the module.
@@ -111,14 +122,14 @@ impl Rig {
     pub(super) fn run(&mut self, case: &Case) -> anyhow::Result<Run> {
         let mut sequences = self.sequences(case)?;
         let seconds = match *case {
-            Case::Prefill { tokens, chunk } => {
-                self.prefill(&mut sequences, tokens, tokens)?;
+            Case::Prefill { tokens, chunk, keep } => {
+                self.prefill(&mut sequences, (tokens, chunk), keep)?;
                 let start = clock::now();
-                self.prefill(&mut sequences, tokens, chunk)?;
+                self.prefill(&mut sequences, (tokens, chunk), keep)?;
                 start.elapsed().as_secs_f64()
             }
             Case::Decode { depth, steps, .. } => {
-                self.prefill(&mut sequences, depth, FILL)?;
+                self.prefill(&mut sequences, (depth, FILL), None)?;
                 sequences.spread();
                 let start = clock::now();
                 for step in 0..steps {
@@ -127,35 +138,44 @@ impl Rig {
                 start.elapsed().as_secs_f64()
             }
         };
-        Ok(Run { seconds, memory: memory() })
+        let memory = self::memory();
+        drop(sequences);
+        Ok(Run { seconds, memory, kv_bytes: memory.saturating_sub(self::memory()) })
     }
 
     fn sequences(&self, case: &Case) -> anyhow::Result<Sequences> {
         let layout = self.layout;
         let blocks = case.positions().div_ceil(layout.block_size);
-        let all = blocks * case.sequences();
+        let (all, slots) = (blocks * case.sequences(), case.sequences());
         anyhow::ensure!(
-            u32::try_from(all).is_ok() && KvMemory::is_granted(layout, all),
+            u32::try_from(all).is_ok() && KvMemory::is_granted(layout, all, slots),
             "{case} needs {all} blocks of KV memory, and the system does not give them"
         );
         let table =
             |sequence: usize| (sequence * blocks..(sequence + 1) * blocks).map(|b| b as u32).collect();
-        let kv = KvMemory::new(layout, all).with_slots(case.sequences());
-        Ok(Sequences { kv, tables: (0..case.sequences()).map(table).collect() })
+        let kv = KvMemory::new(layout, all).with_slots(slots);
+        Ok(Sequences { kv, tables: (0..slots).map(table).collect() })
     }
 
     /// The first sequence's prompt; only its last token gives logits.
-    fn prefill(&mut self, sequences: &mut Sequences, tokens: usize, chunk: usize) -> anyhow::Result<()> {
+    fn prefill(
+        &mut self,
+        sequences: &mut Sequences,
+        (tokens, chunk): (usize, usize),
+        keep: Option<u32>,
+    ) -> anyhow::Result<()> {
+        let decoder_from = keep.map(|keep| (tokens as u32).saturating_sub(keep));
         let prompt: Vec<u32> = (0..tokens).map(|position| self.token(0, position)).collect();
         for (number, part) in prompt.chunks(chunk).enumerate() {
             let start = number * chunk;
             let logits = if start + part.len() == tokens { Want::Last } else { Want::Nothing };
+            let before = &prompt[start.saturating_sub(BEFORE)..start];
             let row = Row {
                 tokens: part,
                 start: start as u32,
                 blocks: &sequences.tables[0],
                 logits,
-                local: Local { before: &prompt[start.saturating_sub(BEFORE)..start], ..Local::default() },
+                local: Local { before, decoder_from, ..Local::default() },
                 ..Row::default()
             };
             self.forward(&[row], &mut sequences.kv)?;

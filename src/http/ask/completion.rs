@@ -77,7 +77,7 @@ fn prompts(field: &Field<'_>) -> Result<Vec<Prompt>, Fault> {
     }
     let list = field.list()?;
     if list.first().is_some_and(|first| first.value().is_number()) {
-        return Ok(vec![Prompt::Tokens(field.counts(usize::MAX)?)]);
+        return Ok(vec![ids(field)?]);
     }
     if list.len() > PROMPTS_MAX {
         return Err(field.fault(format!("must hold at most {PROMPTS_MAX} prompts")).coded("out_of_range"));
@@ -87,9 +87,14 @@ fn prompts(field: &Field<'_>) -> Result<Vec<Prompt>, Fault> {
 
 fn prompt(field: &Field<'_>) -> Result<Prompt, Fault> {
     match field.value() {
-        Value::Array(_) => field.counts(usize::MAX).map(Prompt::Tokens),
+        Value::Array(_) => ids(field),
         _ => field.text().map(|text| Prompt::Text(text.to_owned())),
     }
+}
+
+fn ids(field: &Field<'_>) -> Result<Prompt, Fault> {
+    let ids = field.counts(usize::MAX)?;
+    if ids.is_empty() { Err(field.fault("must not be empty")) } else { Ok(Prompt::Tokens(ids)) }
 }
 
 #[cfg(test)]
@@ -126,6 +131,7 @@ mod tests {
         assert_eq!(path(json!({"prompt": [1, "a"]})), "prompt[1]");
         assert_eq!(path(json!({"prompt": ["a", 1]})), "prompt[1]");
         assert_eq!(path(json!({"prompt": [[1, -1]]})), "prompt[0][1]");
+        assert_eq!(path(json!({"prompt": [[1], []]})), "prompt[1]");
         assert_eq!(path(json!({"prompt": vec!["a"; 17]})), "prompt");
         assert_eq!(path(json!({"prompt": vec!["a"; 16], "n": 5})), "n");
         assert_eq!(path(json!({"prompt": "a", "logprobs": 21})), "logprobs");

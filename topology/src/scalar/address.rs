@@ -20,7 +20,7 @@ pub(super) fn listen(key: &Key, value: &DeValue<'_>) -> Read<SocketAddr> {
         "127.0.0.1",
         1,
     );
-    let cures = [format!("0.0.0.0{bare}"), format!("{bare}:8000"), bare];
+    let cures = [format!("0.0.0.0{bare}"), format!("127.0.0.1:{bare}"), format!("{bare}:8000"), bare];
     let cure = cures.into_iter().find(|cure| cure.len() < 64 && cure.parse::<SocketAddr>().is_ok());
     let help = cure
         .map_or_else(|| format!("write {}", example(key)), |cure| format!("did you mean {}?", quote(&cure)));

@@ -88,7 +88,7 @@ fn the_id_does_not_depend_on_form() {
 fn changes_are_told_with_what_they_cost() {
     let split = "model = \"builtin\"\n[actors.gateway]\n[actors.prefill]\n[actors.decode]\njoined = false\n";
     let other = split.replace("[actors.prefill]", "[actors.prefill]\nchunk_tokens = 512")
-        + "[cache]\nreplay = \"bounded\"\n[limits]\nrestarts = 9\n[[wires]]\nfrom = \"prefill.handover\"\nto = \"decode.handover\"\ncapacity = 8\n";
+        + "[cache]\nreplay = \"bounded\"\nwindows = \"state\"\n[limits]\nrestarts = 9\n[[wires]]\nfrom = \"prefill.handover\"\nto = \"decode.handover\"\ncapacity = 8\n";
     let changes = |a: &str, b: &str| -> Vec<String> {
         diff(&good(a, "a"), &good(b, "b")).iter().map(ToString::to_string).collect()
     };
@@ -97,6 +97,7 @@ fn changes_are_told_with_what_they_cost() {
         [
             "actors.prefill.chunk_tokens: 256 → 512 (restarts unit prefill)",
             "cache.replay: \"exact\" → \"bounded\" (starts anew)",
+            "cache.windows: \"blocks\" → \"state\" (starts anew)",
             "limits.restarts: 5 → 9 (starts anew)",
             "wires.prefill.handover -> decode.handover: offer 64 local → offer 8 local (restarts units decode, prefill)",
         ]

@@ -128,7 +128,7 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
     let queries = item.tokens * group;
     let mut wide = WIDE.take();
     let end = (start + item.tokens).div_ceil(size);
-    for b in args.first_seen(start) / size..end {
+    for b in args.first_seen(&row, start) / size..end {
         if b + 1 < end {
             // Blocks lie anywhere, so the processor cannot know which is the next.
             let next = kv.stored(args.layer, row.blocks[b + 1], item.kv_head);
@@ -138,7 +138,7 @@ fn blocks(args: &Attention<'_>, item: Item, kv: &KvMemory, state: &mut State) {
         let seen = |query: usize| {
             let position = start + query / group;
             let within = |p: usize| p.saturating_sub(b * size).min(size);
-            within(args.first_seen(position))..within(position + 1)
+            within(args.first_seen(&row, position))..within(position + 1)
         };
         for first in (0..queries).step_by(TILE) {
             let count = TILE.min(queries - first);

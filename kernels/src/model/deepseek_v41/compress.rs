@@ -31,14 +31,14 @@ pub(super) fn entries(streams: &mut Streams<'_>, part: &SourcePart) {
     let StreamScratch { values, scores, entries, entry_keys, entry_turns, .. } = own;
     let (values, y) = (sized(values, count * dim), &y[..count * hidden]);
     let ratio = 1 + usize::from(part.gate.is_some());
-    let list = completed(&streams.pass.rows, &streams.locals, ratio);
+    let list = completed(&streams.pass.rows, &streams.pass.locals, ratio);
     let entries = sized(entries, list.len() * dim);
     if let Some(gate) = &part.gate {
         let scores = sized(scores, count * dim);
         backend.matmul_many(y, count, &mut [(&part.value, &mut *values), (gate, &mut *scores)]);
         let halves = Halves { state, source: part.layer, values, scores };
-        pair(&halves, &streams.pass.rows, (&list, &streams.locals), streams.pass.kv, entries);
-        halves.keep(&streams.pass.rows, &streams.locals, streams.pass.kv);
+        pair(&halves, &streams.pass.rows, (&list, &streams.pass.locals), streams.pass.kv, entries);
+        halves.keep(&streams.pass.rows, &streams.pass.locals, streams.pass.kv);
     } else {
         backend.matmul(y, count, &part.value, values);
         for (entry, into) in list.iter().zip(entries.chunks_exact_mut(dim)) {

@@ -8,13 +8,14 @@ impl Streams<'_> {
     pub fn narrow(&mut self) {
         #[cfg(test)]
         if self.model.masks {
-            for (window, local) in self.windows.iter_mut().zip(&self.locals) {
+            for (window, local) in self.windows.iter_mut().zip(&self.pass.locals) {
                 window.from = window.from.max(local.decoder_from.unwrap_or(0));
             }
             return;
         }
         let (mut kept, mut first) = (Vec::new(), 0);
-        for ((row, window), local) in self.pass.rows.iter_mut().zip(&mut self.windows).zip(&self.locals) {
+        for ((row, window), local) in self.pass.rows.iter_mut().zip(&mut self.windows).zip(&self.pass.locals)
+        {
             let from = local.decoder_from.unwrap_or(0);
             let gone = (from.saturating_sub(row.start) as usize).min(row.tokens);
             kept.push(first + gone..first + row.tokens);

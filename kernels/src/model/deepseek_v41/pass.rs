@@ -19,8 +19,6 @@ use crate::windowed::WindowRow;
 pub(super) struct Streams<'a> {
     pub pass: Pass<'a>,
     pub model: &'a DeepSeekV41,
-    /// What each row says of its state.
-    pub locals: Vec<Local<'a>>,
     /// The rows as attention in windows takes them.
     pub windows: Vec<WindowRow<'a>>,
     /// Tokens of a row see each other all: a draft.
@@ -40,13 +38,12 @@ impl<'a> Streams<'a> {
         backend: &'a mut dyn Backend,
     ) -> Result<Streams<'a>, Error> {
         for (index, row) in step.iter().enumerate() {
-            if let Some(problem) = problem(model, row, kv) {
+            if let Some(problem) = problem(model, row) {
                 return Err(Error::Step { row: index, problem });
             }
         }
         let mut pass = Pass::begin(&model.facts, step, kv, scratch, backend)?;
         pass.hidden = model.config.shape.hidden;
-        let locals: Vec<Local<'a>> = step.iter().map(|row| row.local).collect();
         let window = |(row, local): (&Row<'a>, &Local<'a>)| WindowRow {
             start: row.start,
             tokens: row.tokens.len(),
@@ -54,8 +51,8 @@ impl<'a> Streams<'a> {
             slot: local.slot,
             blocks: row.blocks,
         };
-        let windows = step.iter().zip(&locals).map(window).collect();
-        Ok(Streams { pass, model, locals, windows, together: false })
+        let windows = step.iter().zip(&pass.locals).map(window).collect();
+        Ok(Streams { pass, model, windows, together: false })
     }
 
     /// A draft of some rows: each is its token and places for what comes behind it.
@@ -98,7 +95,7 @@ impl<'a> Streams<'a> {
             blocks: &[],
         };
         let windows = rows.iter().map(window).collect();
-        Ok(Streams { pass, model, locals: Vec::new(), windows, together: true })
+        Ok(Streams { pass, model, windows, together: true })
     }
 
     /// Tokens that the step is about now.

@@ -1,18 +1,11 @@
-//! What is refused of a row: a state that cannot be, images that do not fit, logits that nobody computes.
+//! What this family alone refuses of a row: a state that cannot be, images that do not fit, logits that nobody computes.
 
 use super::super::{Local, Row, Want};
 use super::DeepSeekV41;
-use crate::kv::KvMemory;
 
 /// What is wrong with what a row says of its state and its images, if anything is.
-pub(super) fn problem(model: &DeepSeekV41, row: &Row<'_>, kv: &KvMemory) -> Option<String> {
-    let Local { slot, valid_from, written, before, decoder_from } = row.local;
-    if slot as usize >= kv.slots() {
-        return Some(format!("names state slot {slot}, the memory has {}", kv.slots()));
-    }
-    if valid_from > row.start {
-        return Some(format!("starts at {}, its state is valid from {valid_from} on", row.start));
-    }
+pub(super) fn problem(model: &DeepSeekV41, row: &Row<'_>) -> Option<String> {
+    let Local { valid_from, written, before, decoder_from, .. } = row.local;
     let needed = model.engram.as_ref().map_or(0, |engram| engram.shape.longest - 1).min(row.start as usize);
     if before.len() < needed {
         return Some(format!("names {} tokens before it, needed: {needed}", before.len()));

@@ -107,7 +107,7 @@ impl Taker<'_> {
         let name = |name: &str| format!("{prefix}{name}.weight");
         let all = self.source.weights.stored(&name("wo_a"), groups * narrow, heads / groups * dim)?;
         let group = |group: usize| self.source.weights.packed(&all.part(group * narrow, narrow));
-        let groups: Vec<Matrix> = (0..groups).map(group).collect();
+        let groups = (0..groups).map(group).collect::<Result<Vec<Matrix>, Error>>()?;
         Ok(AttentionPart {
             query_down: self.matrix(&name("wq_a"), rank, hidden)?,
             query_norm: self.norm(&name("q_norm"), rank)?,

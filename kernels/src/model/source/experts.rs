@@ -87,13 +87,13 @@ impl Source {
             let part = |first: usize| both.iter().map(|both| both.part(first, intermediate)).collect();
             let (gate, up) = (part(0), part(intermediate));
             let down = self.weights.stack(&down, outer)?;
-            return Ok(self.plain(Stacks { gate, up, down }));
+            return self.plain(Stacks { gate, up, down });
         }
         if self.naming == Naming::Gguf {
             let gate = self.weights.stack(&format!("blk.{layer}.ffn_gate_exps.weight"), inner)?;
             let up = self.weights.stack(&format!("blk.{layer}.ffn_up_exps.weight"), inner)?;
             let down = self.weights.stack(&down, outer)?;
-            return Ok(self.plain(Stacks { gate, up, down }));
+            return self.plain(Stacks { gate, up, down });
         }
         let mut experts = Vec::new();
         for expert in 0..count {
@@ -112,10 +112,10 @@ impl Source {
     }
 
     /// Experts of these matrices, which are packed if matrices are, without biases.
-    fn plain(&mut self, Stacks { gate, up, down }: Stacks) -> Vec<Expert> {
+    fn plain(&mut self, Stacks { gate, up, down }: Stacks) -> Result<Vec<Expert>, Error> {
+        let mut packed = |matrix: Matrix| self.weights.packed(&matrix);
         let mut expert = |((gate, up), down): ((Matrix, Matrix), Matrix)| {
-            let [gate, up, down] = [gate, up, down].map(|matrix| self.weights.packed(&matrix));
-            Expert { gate, up, down, bias: None }
+            Ok(Expert { gate: packed(gate)?, up: packed(up)?, down: packed(down)?, bias: None })
         };
         gate.into_iter().zip(up).zip(down).map(&mut expert).collect()
     }
@@ -134,7 +134,7 @@ impl Source {
             Naming::Folder => self.interleaved(layer, hidden, config)?,
             Naming::Gguf => self.stacked(layer, hidden, config)?,
         };
-        let mut experts = self.plain(stacks);
+        let mut experts = self.plain(stacks)?;
         for (expert, bias) in experts.iter_mut().zip(biases) {
             expert.bias = Some(bias);
         }

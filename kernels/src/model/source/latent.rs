@@ -27,9 +27,10 @@ impl Source {
         let key_value = self.matrix(layer, key_value, [rank + config.turning, hidden])?;
         let norm = self.layer_norm(layer, ("self_attn.kv_a_layernorm", "attn_kv_a_norm"), rank, eps)?;
         let (into_latent, out_of_latent) = self.latent_heads(layer, config)?;
-        let mut packed =
-            |heads: Vec<Matrix>| heads.iter().map(|head| self.weights.packed(head)).collect::<Vec<_>>();
-        let (into_latent, out_of_latent) = (packed(into_latent), packed(out_of_latent));
+        let mut packed = |heads: Vec<Matrix>| {
+            heads.iter().map(|head| self.weights.packed(head)).collect::<Result<Vec<_>, Error>>()
+        };
+        let (into_latent, out_of_latent) = (packed(into_latent)?, packed(out_of_latent)?);
         let output = ("self_attn.o_proj", "attn_output");
         let output = self.matrix(layer, output, [hidden, shape.heads * config.value_dim])?;
         let scale = config.scale;

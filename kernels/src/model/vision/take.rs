@@ -34,7 +34,11 @@ pub(super) fn parts<const N: usize>(
     [rows, cols]: [usize; 2],
 ) -> Result<[Matrix; N], Error> {
     let all = weights.stored(&format!("{name}.weight"), N * rows, cols)?;
-    Ok(std::array::from_fn(|part| weights.packed(&all.part(part * rows, rows))))
+    let mut parts = std::array::from_fn(|part| all.part(part * rows, rows));
+    for part in &mut parts {
+        *part = weights.packed(part)?;
+    }
+    Ok(parts)
 }
 
 /// Queries, keys and values, `name.weight [3 * width, width]` and `name.bias`.
