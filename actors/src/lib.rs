@@ -12,7 +12,7 @@
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
 //!
 //! Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
-//! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and [`sample`] (chooses a token).
+//! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`store`] (blocks that outlive their group), [`rank`] (runs a step) and [`sample`] (chooses a token).
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
@@ -35,6 +35,7 @@ pub mod router;
 pub mod sample;
 pub mod sched;
 pub mod sequence;
+pub mod store;
 pub mod text;
 pub mod tokenizer;
 

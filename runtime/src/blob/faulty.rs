@@ -62,7 +62,7 @@ struct Script {
     /// Faults to come, each with the number of the call from which on it strikes.
     faults: Vec<(u64, Fault)>,
     calls: u64,
-    crashed: bool,
+    crashed: Option<u64>,
     releases: u64,
 }
 
@@ -82,8 +82,8 @@ impl<B> Faulty<B> {
         self.script().calls
     }
 
-    /// Whether a crash has struck.
-    pub fn crashed(&self) -> bool {
+    /// The call in which a crash has struck.
+    pub fn crashed(&self) -> Option<u64> {
         self.script().crashed
     }
 
@@ -112,14 +112,14 @@ impl<B> Faulty<B> {
         let mut script = self.script();
         let call = script.calls;
         script.calls += 1;
-        if script.crashed {
+        if script.crashed.is_some() {
             return Err(crashed(doing, name));
         }
         let due = script.faults.iter().position(|&(from, fault)| from <= call && fault.befalls(doing));
         match due.map(|index| script.faults.remove(index).1) {
             Some(Fault::Fail(kind)) => Err(doing.failed(name, kind, INJECTED)),
             Some(Fault::Crash { done: false }) => {
-                script.crashed = true;
+                script.crashed = Some(call);
                 Err(crashed(doing, name))
             }
             Some(Fault::Stall) => {
@@ -129,7 +129,8 @@ impl<B> Faulty<B> {
                 Ok(None)
             }
             fault => {
-                script.crashed |= matches!(fault, Some(Fault::Crash { .. } | Fault::Cut(_)));
+                let dies = matches!(fault, Some(Fault::Crash { .. } | Fault::Cut(_)));
+                script.crashed = dies.then_some(call);
                 Ok(fault)
             }
         }

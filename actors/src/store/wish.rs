@@ -1,0 +1,136 @@
+//! What a tier wishes of a byte store, and what it is told: values that ride in lanes.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use millstream_runtime::blob::{Blob, BlobError, Listed, Part};
+
+/// Bytes that several may hold: all or a part of what was read or made at once.
+#[derive(Clone, Default)]
+pub struct Payload {
+    whole: Arc<Vec<u8>>,
+    start: usize,
+    end: usize,
+}
+
+impl Payload {
+    /// A part of it, without a copy. Panics beyond its end.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        Self { whole: self.whole.clone(), start: self.start + range.start, end: self.start + range.end }
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes) }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.whole[self.start..self.end]
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Payload {}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+/// Number of a wish, from 0 in the order of wishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WishId(pub u64);
+
+/// Something to be done with the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Comes back with the answer.
+    pub id: WishId,
+    /// What is to be done.
+    pub io: Io,
+}
+
+/// The calls of a byte store, as values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// List what begins with `prefix`.
+    List {
+        /// See there.
+        prefix: String,
+    },
+    /// Read parts of an object.
+    Read {
+        /// The object.
+        name: String,
+        /// Ascending, none empty, none overlapping another.
+        ranges: Vec<Range<u64>>,
+    },
+    /// Write an object.
+    Put {
+        /// The object.
+        name: String,
+        /// One behind the other.
+        parts: Vec<Payload>,
+    },
+    /// Remove an object.
+    Delete {
+        /// The object.
+        name: String,
+    },
+}
+
+/// What came of a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The wish.
+    pub id: WishId,
+    /// What it brought, or why not.
+    pub result: Result<Got, BlobError>,
+}
+
+/// What a wish brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// Of a list.
+    Listed(Vec<Listed>),
+    /// Of a read: a payload for each range.
+    Bytes(Vec<Payload>),
+    /// Of a put or a delete.
+    Done,
+}
+
+impl Wish {
+    /// Carries it out. This waits for as long as the store takes: for a thread that may.
+    pub fn carry_out(self, store: &dyn Blob) -> Told {
+        let result = match self.io {
+            Io::List { prefix } => store.list(&prefix).map(Got::Listed),
+            Io::Read { name, ranges } => read(store, &name, &ranges).map(Got::Bytes),
+            Io::Put { name, parts } => {
+                let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+                store.put(&name, &parts).map(|()| Got::Done)
+            }
+            Io::Delete { name } => store.delete(&name).map(|()| Got::Done),
+        };
+        Told { id: self.id, result }
+    }
+}
+
+fn read(store: &dyn Blob, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Payload>, BlobError> {
+    let room = |range: &Range<u64>| vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+    let mut found: Vec<Vec<u8>> = ranges.iter().map(room).collect();
+    let parts = found.iter_mut().zip(ranges).map(|(into, range)| Part { start: range.start, into });
+    store.read(name, &mut parts.collect::<Vec<_>>())?;
+    Ok(found.into_iter().map(Payload::from).collect())
+}
