@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::fetching::{Reading, readings};
 use super::index::{Index, Place, State};
-use super::options::TierOptions;
+use super::options::{Stamp, TierOptions};
 use super::pack::{Footer, PackName};
 use super::queue::{Item, NewBlock, PACK_BLOCKS_MAX, Sealed};
 use super::wish::Payload;
@@ -19,6 +19,8 @@ pub(super) struct Compaction {
     left: VecDeque<PackName>,
     /// Read.
     done: Vec<PackName>,
+    /// After the newest of them, so that what is written anew counts.
+    pub(super) made: Stamp,
     items: Vec<Item>,
     /// What is being read of the first of `left`.
     reading: Option<(Reading, Range<u64>)>,
@@ -39,7 +41,7 @@ pub(super) struct Gathered {
 impl Compaction {
     /// Begins with as many of `packs` as fill one; they are busy from now on.
     pub(super) fn start(packs: &[u32], index: &mut Index, options: &TierOptions) -> Option<Self> {
-        let (mut bytes, mut blocks, mut left) = (0, 0, BTreeSet::new());
+        let (mut bytes, mut blocks, mut made, mut left) = (0, 0, Stamp::default(), BTreeSet::new());
         for &number in packs {
             let Some(pack) = index.pack(number) else { continue };
             bytes += pack.kept_bytes;
@@ -47,10 +49,11 @@ impl Compaction {
             if !left.is_empty() && (bytes > options.pack_bytes || blocks > PACK_BLOCKS_MAX) {
                 break;
             }
+            made = made.max(pack.made.after(1));
             left.insert(pack.name);
             index.set_busy(number, true);
         }
-        (!left.is_empty()).then(|| Self { left: left.into_iter().collect(), ..Self::default() })
+        (!left.is_empty()).then(|| Self { left: left.into_iter().collect(), made, ..Self::default() })
     }
 
     /// What to read next; `None` when all has been read.

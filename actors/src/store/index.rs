@@ -75,7 +75,7 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Pack {
     pub(super) name: PackName,
-    made: Stamp,
+    pub(super) made: Stamp,
     /// Of the whole object.
     pub(super) bytes: u64,
     pub(super) footer: Range<u64>,

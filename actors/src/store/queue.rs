@@ -241,7 +241,7 @@ mod tests {
         let mut options = TierOptions::new(WriterId(1), [0; 16]);
         (options.queue_bytes, options.pack_bytes) = (7, 6);
         let mut queue = Queue::default();
-        let mut push = |queue: &mut Queue, number| queue.push(item(number, None).block, Stamp(0), &options);
+        let push = |queue: &mut Queue, number| queue.push(item(number, None).block, Stamp(0), &options);
         assert_eq!(push(&mut queue, 1), Stored::Queued);
         assert_eq!(queue.due(&options, false), None);
         assert_eq!(push(&mut queue, 1), Stored::Known);

@@ -42,7 +42,8 @@ pub(super) fn choose(index: &mut Index, options: &TierOptions, now: Stamp, most:
         }
         if bytes > most {
             let horizon = evict(&mut choice, &mut bytes, goal, &wanted);
-            give_up_until(index, horizon.unwrap_or(now));
+            // What expires with the last of them may continue something else.
+            give_up_until(index, horizon.map_or(now, |horizon| Stamp(horizon.0.saturating_sub(1))));
         }
     }
     let worn = packs(index, &choice, |pack| pack.kept_bytes * 2 <= pack.block_bytes());

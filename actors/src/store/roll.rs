@@ -11,12 +11,24 @@ use super::pack::PackName;
 
 /// A journal as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum JournalState {
+enum JournalState {
     /// So many bytes.
     Unread(u64),
     Reading,
     /// It says nothing any more after this moment.
     Read(Stamp),
+    /// It is not understood, and left to whoever does.
+    Strange,
+}
+
+/// An object that is no pack.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    bytes: u64,
+    /// When it was written, where it may be deleted some day.
+    written_s: Option<u64>,
+    /// How often it was read. What has come wrong once may come right.
+    reads: u32,
 }
 
 /// What the store has beside what is in the index.
@@ -26,10 +38,9 @@ pub(super) struct Roll {
     pub(super) listed: bool,
     /// Packs to be read, with their lengths.
     unread: BTreeMap<PackName, u64>,
-    /// Objects that are no packs, with their lengths, and when they were written where they may be deleted some day.
-    refused: BTreeMap<PackName, (u64, Option<u64>)>,
     /// When each object was written, until it has been read.
     written: BTreeMap<PackName, u64>,
+    refused: BTreeMap<PackName, Refusal>,
     journals: BTreeMap<PackName, JournalState>,
 }
 
@@ -85,7 +96,7 @@ impl Roll {
             *bytes = object.bytes;
         } else if self.written.contains_key(&name) {
             // It is being read.
-        } else if self.refused.get(&name).is_none_or(|(bytes, _)| *bytes != object.bytes) {
+        } else if self.refused.get(&name).is_none_or(|refusal| refusal.bytes != object.bytes) {
             self.refused.remove(&name);
             self.unread.insert(name, object.bytes);
             self.written.insert(name, object.written_s);
@@ -101,7 +112,7 @@ impl Roll {
     pub(super) fn next_journal(&mut self) -> Option<(PackName, u64)> {
         let unread = |(name, state): (&PackName, &JournalState)| match state {
             JournalState::Unread(bytes) => Some((*name, *bytes)),
-            JournalState::Reading | JournalState::Read(_) => None,
+            JournalState::Reading | JournalState::Read(_) | JournalState::Strange => None,
         };
         let (name, bytes) = self.journals.iter().find_map(unread)?;
         self.journals.insert(name, JournalState::Reading);
@@ -118,25 +129,31 @@ impl Roll {
     /// An object is no pack. Where it is only unfinished or damaged it may be deleted when it is old.
     pub(super) fn refuse(&mut self, name: PackName, bytes: u64, waste: bool) {
         let written_s = self.written.remove(&name).filter(|_| waste);
-        self.refused.insert(name, (bytes, written_s));
+        let reads = 1 + self.refused.get(&name).map_or(0, |refusal| refusal.reads);
+        self.refused.insert(name, Refusal { bytes, written_s, reads });
     }
 
-    /// A footer was read, or could not be.
+    /// A footer could not be read.
     pub(super) fn forget(&mut self, name: PackName) {
         self.written.remove(&name);
-        self.unread.remove(&name);
     }
 
-    /// A journal was read, or written by us.
-    pub(super) fn journal(&mut self, name: PackName, until: Stamp) {
-        self.journals.insert(name, JournalState::Read(until));
+    /// A pack is known.
+    pub(super) fn know(&mut self, name: PackName) {
+        self.written.remove(&name);
+        self.refused.remove(&name);
+    }
+
+    /// A journal was read, or written by us: until when it says something, if it is understood.
+    pub(super) fn journal(&mut self, name: PackName, until: Option<Stamp>) {
+        self.journals.insert(name, until.map_or(JournalState::Strange, JournalState::Read));
     }
 
     /// Journals whose content is known, and when they say nothing any more.
     pub(super) fn journals(&self) -> impl Iterator<Item = (PackName, Stamp)> {
         self.journals.iter().filter_map(|(name, state)| match state {
             JournalState::Read(until) => Some((*name, *until)),
-            JournalState::Unread(_) | JournalState::Reading => None,
+            JournalState::Unread(_) | JournalState::Reading | JournalState::Strange => None,
         })
     }
 
@@ -144,13 +161,22 @@ impl Roll {
         self.journals.remove(&name);
     }
 
-    /// What nobody will ever finish, written before `before`: not known any more.
+    /// What nobody will ever finish, written before `before`: not known any more. It is read once more before.
     pub(super) fn waste(&mut self, before: Stamp) -> Vec<PackName> {
-        let old = |(_, (_, written)): &(&PackName, &(u64, Option<u64>))| {
-            written.is_some_and(|written_s| written_s < u64::from(before.0))
+        let old = |(name, refusal): (&PackName, &Refusal)| {
+            let written_s = refusal.written_s.filter(|written_s| *written_s < u64::from(before.0))?;
+            Some((*name, *refusal, written_s))
         };
-        let waste: Vec<PackName> = self.refused.iter().filter(old).map(|(name, _)| *name).collect();
-        waste.iter().for_each(|name| drop(self.refused.remove(name)));
+        let mut waste = Vec::new();
+        for (name, refusal, written_s) in self.refused.iter().filter_map(old).collect::<Vec<_>>() {
+            if refusal.reads > 1 {
+                self.refused.remove(&name);
+                waste.push(name);
+            } else {
+                self.unread.insert(name, refusal.bytes);
+                self.written.insert(name, written_s);
+            }
+        }
         waste
     }
 }

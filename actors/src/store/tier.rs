@@ -484,12 +484,12 @@ impl Tier {
             self.want(Purpose::Gather, Io::Read { name, ranges });
             return;
         }
-        let items = compaction.take();
+        let (items, made) = (compaction.take(), self.now.max(compaction.made));
         if items.is_empty() {
             return self.renewed();
         }
         let name = self.next_name();
-        let sealed = Sealed::new(items, name, self.now, &self.options);
+        let sealed = Sealed::new(items, name, made, &self.options);
         let io = Io::Put { name: self.object(PACK, name), parts: sealed.parts.clone() };
         self.compaction.as_mut().expect("it goes on").seal(sealed);
         self.want(Purpose::Renew, io);

@@ -147,6 +147,8 @@ impl Touches {
     pub(super) fn forget(&mut self, pack: u32) {
         let gone: Vec<Place> =
             self.0.range(Place { pack, entry: 0 }..=Place { pack, entry: u32::MAX }).copied().collect();
-        gone.iter().for_each(|place| drop(self.0.remove(place)));
+        for place in gone {
+            self.0.remove(&place);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millstream_runtime::blob::{Blob, BlobError, Listed, Part};
 
 /// Bytes that several may hold: all or a part of what was read or made at once.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct Payload {
     whole: Arc<Vec<u8>>,
     start: usize,
@@ -34,6 +34,14 @@ impl Deref for Payload {
         &self.whole[self.start..self.end]
     }
 }
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -114,7 +114,9 @@ impl<'a> World<'a> {
                     self.hosts[tier].tier.store(block(chain, depth, class), self.now);
                 }
             }
-            5..=8 => drop(self.hosts[tier].begin(names(chain, length), tenant(chain), class)),
+            5..=8 => {
+                self.hosts[tier].begin(names(chain, length), tenant(chain), class);
+            }
             9 => {
                 if let Some(&fetch) = self.hosts[tier].fetches().first() {
                     self.hosts[tier].cancel(fetch);
@@ -125,7 +127,8 @@ impl<'a> World<'a> {
             12 => self.hosts[tier].tier.collect(self.now),
             13 if self.random.chance(4) => self.hosts[tier].tier.expire(self.now),
             14 => {
-                drop(self.hosts[tier].tier.pin(&names(chain, length), tenant(chain), self.random.chance(2)))
+                let pinned = self.random.chance(2);
+                self.hosts[tier].tier.pin(&names(chain, length), tenant(chain), pinned);
             }
             15 => self.now = self.now.after(self.random.below(u64::from(DAY) / 4) as u32),
             16 if self.random.chance(2) => self.fault(),

@@ -69,7 +69,8 @@ impl Tier {
             self.vanished(number);
         }
         let over = self.roll.journals().filter(|(_, until)| *until < self.now).map(|(name, _)| name);
-        self.delete_journals(over.collect());
+        let over = over.collect();
+        self.delete_journals(over);
         for name in self.roll.waste(Stamp(self.now.0.saturating_sub(WASTE_S))) {
             let name = self.object(PACK, name);
             self.want(Purpose::Delete, Io::Delete { name });
@@ -103,7 +104,7 @@ impl Tier {
         let bytes = got.first().map_or(&[][..], |bytes| &bytes[..]);
         match Footer::decode(bytes, place.start, self.options.layout, name) {
             Ok(footer) => {
-                self.roll.forget(name);
+                self.roll.know(name);
                 self.index.insert(&footer, place.end, self.next_wish, &self.options);
             }
             Err(refused) => self.refuse(name, place.end, refused),
@@ -120,9 +121,8 @@ impl Tier {
         let Ok(got) = got else { return self.roll.drop_journal(name) };
         let journal = got.first().and_then(|bytes| Journal::decode(bytes));
         self.counts.refused += u64::from(journal.is_none());
-        let journal = journal.unwrap_or_default();
-        journal.apply(&mut self.index);
-        self.roll.journal(name, journal.until());
+        self.roll.journal(name, journal.as_ref().map(Journal::until));
+        journal.unwrap_or_default().apply(&mut self.index);
     }
 
     fn fetched(&mut self, id: WishId, got: Result<Vec<Payload>, BlobError>) {
@@ -231,7 +231,7 @@ impl Tier {
     }
 
     fn touched(&mut self, name: PackName, until: Stamp, covers: Vec<PackName>) {
-        self.roll.journal(name, until);
+        self.roll.journal(name, Some(until));
         self.delete_journals(covers);
     }
 
