@@ -29,11 +29,23 @@ pub fn open(tier: &Tier, beside: &Path, model: &Path) -> Result<LastingStore, Re
 }
 
 fn blob(tier: &Tier, folder: &PathBuf) -> anyhow::Result<Arc<dyn Blob>> {
-    if tier.kind == "disk" {
-        return Ok(Arc::new(Folder::open(folder)?));
+    let place = tier.place.as_deref().unwrap_or_default();
+    match (tier.kind.as_str(), place.strip_prefix("file://")) {
+        ("disk", _) => Ok(Arc::new(Folder::open(folder)?)),
+        (_, Some(path)) if path.starts_with('/') => Ok(Arc::new(Folder::open(path)?)),
+        (_, Some(_)) => anyhow::bail!("it must be file:// and the whole path of a folder, such as file:///mnt/kv"),
+        (_, None) => bucket(place),
     }
-    let url = tier.place.as_deref().unwrap_or_default();
+}
+
+#[cfg(feature = "cloud")]
+fn bucket(url: &str) -> anyhow::Result<Arc<dyn Blob>> {
     Ok(millstream_runtime::live::open_store(url, std::env::vars().collect())?)
+}
+
+#[cfg(not(feature = "cloud"))]
+fn bucket(_url: &str) -> anyhow::Result<Arc<dyn Blob>> {
+    anyhow::bail!("only file:// URLs are known to this build: buckets need one with the feature `cloud`")
 }
 
 /// The wall clock, and a number that no other process has: when this one opened its store, to the nanosecond, with the

@@ -66,7 +66,7 @@ impl Text {
     }
 
     fn encode(&self, prompt: &Prompt, how: Encoding) -> Result<Vec<u32>, Fault> {
-        let Resources { tokenizer, template, model } = &self.resources;
+        let Resources { tokenizer, template, model, .. } = &self.resources;
         let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
         let reader = Reader { tokenizer, template, eyes, tokens_max: None };
         let encoded = reader.encode(prompt, how);
