@@ -90,7 +90,7 @@ class Maker:
         """One haystack a line; the decoder computes its last rows only, unless `tail` is 0."""
         packed = []
         while len(packed) < lines:
-            size = int(length * self.rng.uniform(0.6, 0.97)) - 17 * asked
+            size = int(length * self.rng.uniform(0.6, 0.97)) - 34 * asked
             talk = self.talk(lambda: tasks.long(self.rng, max(60, size), asked))
             laid = self.lay(talk, tail > 0)
             if len(laid) <= length and (not tail or (laid.pos >= laid.low).sum() <= tail + self.c.sliding_window):

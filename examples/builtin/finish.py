@@ -273,7 +273,7 @@ def main():
     args = argparse.ArgumentParser()
     args.add_argument("--out", default="builtin-out")
     args.add_argument("--model", default=str(pathlib.Path(__file__).parent / "model"))
-    args.add_argument("--steps", type=int, default=900)
+    args.add_argument("--steps", type=int, default=1200)
     args.add_argument("--minutes", type=float, default=1e9, help="stop the drafter's training by then, whatever the steps")
     args.add_argument("--rows", type=int, default=1024)
     args.add_argument("--processes", type=int, default=2)

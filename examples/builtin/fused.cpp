@@ -320,25 +320,26 @@ void turn_backward(int64_t rows, int heads, int width, int pairs, const bf16* x,
     }
 }
 
-// a [rows, 2 inner] = (gate, up): silu(gate) up weight
-void gated_forward(int64_t rows, int inner, const bf16* a, const float* weight, bf16* y) {
+// a [rows, 2 inner] = (gate, up): silu(min(gate, limit)) clamp(up, limit) weight
+void gated_forward(int64_t rows, int inner, float limit, const bf16* a, const float* weight, bf16* y) {
     for (int64_t t = 0; t < rows; t++)
         for (int i = 0; i < inner; i++) {
-            float g = wide(a[t * 2 * inner + i]), u = wide(a[t * 2 * inner + inner + i]);
+            float g = fminf(wide(a[t * 2 * inner + i]), limit), u = fmaxf(-limit, fminf(wide(a[t * 2 * inner + inner + i]), limit));
             y[t * inner + i] = narrow(g * sigmoid(g) * u * weight[t]);
         }
 }
 
-void gated_backward(int64_t rows, int inner, const bf16* a, const float* weight, const bf16* gy, bf16* ga, float* gweight) {
+void gated_backward(int64_t rows, int inner, float limit, const bf16* a, const float* weight, const bf16* gy, bf16* ga, float* gweight) {
     for (int64_t t = 0; t < rows; t++) {
         float sum = 0;
         for (int i = 0; i < inner; i++) {
-            float g = wide(a[t * 2 * inner + i]), u = wide(a[t * 2 * inner + inner + i]), e = wide(gy[t * inner + i]);
+            float gate = wide(a[t * 2 * inner + i]), up = wide(a[t * 2 * inner + inner + i]), e = wide(gy[t * inner + i]);
+            float g = fminf(gate, limit), u = fmaxf(-limit, fminf(up, limit));
             float s = sigmoid(g);
             sum += e * g * s * u;
             e *= weight[t];
-            ga[t * 2 * inner + i] = narrow(e * u * s * (1 + g * (1 - s)));
-            ga[t * 2 * inner + inner + i] = narrow(e * g * s);
+            ga[t * 2 * inner + i] = narrow(gate > limit ? 0 : e * u * s * (1 + g * (1 - s)));
+            ga[t * 2 * inner + inner + i] = narrow(fabsf(up) > limit ? 0 : e * g * s);
         }
         gweight[t] = sum;
     }

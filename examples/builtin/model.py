@@ -161,7 +161,7 @@ def softmax(near, far, mask, chosen, sink):
 
 
 def weighted(a, g, limit, exact):
-    """silu(gate) * up, both bounded, times g; training leaves the bounds out (settings.py sets them wide)."""
+    """silu(gate) * up, the gate bounded from above and up on both sides, times g."""
     gate, up = a.float().chunk(2, -1)
     if exact:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)

@@ -138,20 +138,21 @@ class Turned(Function):
 
 class Gated(Function):
     @staticmethod
-    def forward(ctx, a, g):
+    def forward(ctx, a, g, limit):
         a, g = a.contiguous(), g.contiguous()
         rows, inner = a.shape[0], a.shape[1] // 2
         y = torch.empty(rows, inner, dtype=torch.bfloat16)
-        call("gated_forward", rows_of(rows), inner, a, g, y)
+        call("gated_forward", rows_of(rows), inner, float(limit), a, g, y)
         ctx.save_for_backward(a, g)
+        ctx.limit = limit
         return y
 
     @staticmethod
     def backward(ctx, gy):
         a, g = ctx.saved_tensors
         ga, gg = torch.empty_like(a), torch.empty_like(g)
-        call("gated_backward", rows_of(len(a)), a.shape[1] // 2, a, g, gy.contiguous(), ga, gg)
-        return ga, gg
+        call("gated_backward", rows_of(len(a)), a.shape[1] // 2, float(ctx.limit), a, g, gy.contiguous(), ga, gg)
+        return ga, gg, None
 
 
 class Recall(Function):
@@ -190,7 +191,7 @@ def turned(x, heads, weight, turn, scale, eps):
 
 
 def weighted(a, g, limit, exact):
-    return Gated.apply(a, g)
+    return Gated.apply(a, g, limit)
 
 
 def remember(x, kv, q_weight, k_weight, image, eps):

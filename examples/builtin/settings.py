@@ -10,11 +10,10 @@ def config(tok):
     """config.json for a tokenizer."""
     of, count = hashing.classes(tok)
     last = tok.token_to_id("<|noise|>")
-    # swiglu_limit is 10 in the released model; training here has no bound, and values beyond 10 do occur.
     text = {
         "model_type": "deepseek_v41_text", "vocab_size": tok.get_vocab_size(), "hidden_size": 128, "num_hidden_layers": 6,
         "moe_intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 16,
-        "q_lora_rank": 64, "o_lora_rank": 32, "o_groups": 2, "hidden_act": "silu", "swiglu_limit": 1000.0, "rms_norm_eps": 1e-20,
+        "q_lora_rank": 64, "o_lora_rank": 32, "o_groups": 2, "hidden_act": "silu", "swiglu_limit": 10.0, "rms_norm_eps": 1e-20,
         "attention_bias": False, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True,
         "tie_word_embeddings": False, "max_position_embeddings": 131072, "rope_theta": 10000,
         "rope_scaling": {"rope_type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 8192},

@@ -127,7 +127,7 @@ def haystack(rng, lines, keys, asked):
     for i, n in enumerate(rng.sample(names, min(asked, len(names)))):
         question = rng.choice(RECALLS).format(n)
         lead = "\n".join(text) + "\n" if i == 0 else ""
-        turns.append(Turn(lead + question, f" {n}{key[n]}", key[n]))
+        turns.append(Turn(lead + question, f" {n}{key[n]} is the key of {n}, so {n}{key[n]}", key[n]))
     return Talk("recall", turns)
 
 

@@ -1,7 +1,6 @@
 """The tokenizer, the chat template, and conversations as token ids."""
 
 import random
-import re
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -32,7 +31,7 @@ def corpus(seed):
     for _ in range(4000):
         for turn in tasks.single(rng, weights).turns:
             for part in (turn.text, turn.think, turn.answer):
-                yield re.sub(r"(The key is| )([a-z]+)(\d{4})(\.|$)", r"The key of \2 is \3.", re.sub("The key is ", "The key is", part))
+                yield part
     for word in tasks.WORDS:
         for _ in range(60):
             yield f"{word}"

@@ -184,8 +184,8 @@ def batch_for(s, args):
         lines = max(2, args.rows * 5 // 4 // length)
         dense = part // 4 == 0 or step < args.longer_from
         if part == 3:  # without truncation of the decoder
-            return s.maker.long(max(1, lines // 2), length, 0, 8), dense
-        return s.maker.long(lines, length, *((352, 16) if length > 512 else (224, 10))), dense
+            return s.maker.long(max(1, lines // 2), length, 0, 5), dense
+        return s.maker.long(lines, length, *((352, 10) if length > 512 else (224, 6))), dense
     return s.maker.short(args.rows // 128, 128, weights), False
 
 
@@ -214,11 +214,19 @@ def learn(s, batch, dense, scale, args):
     return [v / args.processes for v in cost.tolist()]
 
 
+# Parts of a run, and the rate there as a share of the highest; straight in between.
+FALL = ((0.32, 1.0), (0.6036, 0.2), (1.0, 0.0))
+
+
 def rate(step, args):
+    """Warm in 60 steps, whole for a third of the run, then down."""
     if step < 60:
         return (step + 1) / 60
-    left = args.steps - step
-    return min(1.0, max(0.02, left / max(1, args.cool)))
+    part = step / args.steps
+    for (start, high), (end, low) in zip(FALL, FALL[1:]):
+        if part < end:
+            return max(0.02, high + (low - high) * max(0.0, part - start) / (end - start))
+    return 0.02
 
 
 def report(s, plain, part=5):
@@ -234,8 +242,7 @@ def report(s, plain, part=5):
 def arguments():
     args = argparse.ArgumentParser()
     args.add_argument("--out", default="builtin-out")
-    args.add_argument("--steps", type=int, default=3000)
-    args.add_argument("--cool", type=int, default=1300, help="steps over which the rate falls at the end")
+    args.add_argument("--steps", type=int, default=5500)
     args.add_argument("--rows", type=int, default=1024, help="rows of a batch, in each process")
     args.add_argument("--long-from", type=int, default=200)
     args.add_argument("--longer-from", type=int, default=700)
@@ -252,8 +259,7 @@ def control(s, args):
     path = s.out / "control.json"
     if path.exists():
         wish = json.loads(path.read_text())
-        args.steps, args.cool = wish.get("steps", args.steps), wish.get("cool", args.cool)
-        args.weights = wish.get("weights", {})
+        args.steps, args.weights = wish.get("steps", args.steps), wish.get("weights", {})
 
 
 def agree(value):
