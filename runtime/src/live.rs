@@ -30,11 +30,15 @@ use crate::trace::{Event, Journal};
 mod host;
 mod keeper;
 mod queue;
+#[cfg(feature = "cloud")]
+mod remote;
 mod runner;
 mod thread;
 
 use self::keeper::{Keeper, KeeperArgs, KeeperMessage};
 pub(crate) use self::queue::{End, Queue};
+#[cfg(feature = "cloud")]
+pub use self::remote::{open_store, ready_tls};
 
 /// How a graph runs live.
 #[derive(Debug, Clone)]

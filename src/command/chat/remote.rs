@@ -26,6 +26,9 @@ impl Remote {
         let url = url.trim_end_matches('/');
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         anyhow::ensure!(url.starts_with("http://"), "{url}: only http:// is spoken here");
+        // Stores in the clouds bring TLS into every client, though none is spoken here.
+        #[cfg(feature = "cloud")]
+        millstream_runtime::live::ready_tls();
         let client = reqwest::Client::builder().build().context("cannot make an HTTP client")?;
         let root = url.strip_suffix("/v1").unwrap_or(&url);
         Ok(Self { url: format!("{root}/v1/chat/completions"), client })
