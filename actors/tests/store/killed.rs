@@ -39,6 +39,7 @@ fn stores_until_it_is_killed() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the other process is killed in the middle of its work")]
 fn a_killed_process_has_stored_what_it_said() {
     let place = tempfile::tempdir().expect("a folder for tests");
     let mut kills = 0;
