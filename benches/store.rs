@@ -1,30 +1,37 @@
-//! The prefix store on a folder: `cargo bench --bench store [-- replay < TRACE]`.
+//! The prefix store on a folder: `cargo bench --bench store [-- replay [EVERY] < TRACE]`.
 //!
-//! How fast its index is read at the start and what a block takes in memory, and how fast a
-//! chain comes back beside a plain read of the same files. With `replay` it reads a trace of agents from its input (JSON, a
-//! conversation a line) and prints how much of their prompts the store's own code finds, beside what any store could.
+//! How fast its index is read at the start and what a block takes in memory, and how fast a chain comes back beside a plain
+//! read of the same files. With `replay` it reads a trace of agents from its input (JSON, a conversation a line; of EVERY so
+//! many one) and prints how much of their prompts the store's own code finds, beside what any store could.
 
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, Read};
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
-    Class, ClassId, FetchId, NewBlock, Stamp, Tenant, Tier, TierOptions, WriterId,
+    Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
 };
 use millstream_runtime::blob::{Blob, Folder, Memory, Part};
 
 const NOW: Stamp = Stamp(1_000_000);
 const CLASS: ClassId = ClassId(0);
+/// Of a model with 18 layers and one head of 256 keys and values of two bytes, for 16 tokens.
+const BLOCK: usize = 294_912;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    if words.iter().any(|word| word == "replay") {
-        return replay();
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["replay"] => return replay(1),
+        ["replay", every] => return replay(every.parse().expect("a number of conversations")),
+        ["write", folder, blocks] => return write(Path::new(folder), blocks.parse().expect("a number")),
+        _ => {}
     }
     let folder = std::env::temp_dir().join(format!("millstream-store-{}", std::process::id()));
     index(&folder.join("index"), 1_000_000);
@@ -84,7 +91,7 @@ fn copy(blob: &Memory, folder: &Path) {
 }
 
 /// Packs of 113 blocks, as many as there are of 290 kB in 32 MiB; the blocks themselves are left small.
-fn index(folder: &Path, blocks: u64) {
+fn write(folder: &Path, blocks: u64) {
     let options = |writer| TierOptions { pack_bytes: 113 * 8, ..TierOptions::new(WriterId(writer), [1; 16]) };
     let memory = Memory::new();
     let mut tier = open(options(1), &memory);
@@ -98,20 +105,25 @@ fn index(folder: &Path, blocks: u64) {
     settle(&mut tier, &memory, NOW);
     drop(tier);
     copy(&memory, folder);
-    drop(memory);
+}
+
+/// Written by another process, so that this one's memory is what the index takes.
+fn index(folder: &Path, blocks: u64) {
+    let own = std::env::current_exe().expect("this program");
+    let words = ["write".as_ref(), folder.as_os_str(), blocks.to_string().as_ref()].map(OsStr::to_owned);
+    assert!(Command::new(own).args(words).status().expect("it starts").success());
+    let options = |writer| TierOptions::new(WriterId(writer), [1; 16]);
     let blob = Folder::open(folder).expect("a folder");
-    for _ in 0..2 {
-        let (before, start) = (resident(), Instant::now());
-        let tier = open(options(2), &blob);
-        let seconds = start.elapsed().as_secs_f64();
-        assert_eq!(tier.blocks() as u64, blocks, "all are found");
-        let packs = blocks.div_ceil(113);
-        println!(
-            "index of {blocks} blocks in {packs} packs: {seconds:.2} s, {:.0} blocks/s, {:.0} bytes of memory each",
-            blocks as f64 / seconds,
-            (resident() - before) / blocks as f64
-        );
-    }
+    let (before, start) = (resident(), Instant::now());
+    let tier = open(options(2), &blob);
+    let seconds = start.elapsed().as_secs_f64();
+    assert_eq!(tier.blocks() as u64, blocks, "all are found");
+    let packs = blocks.div_ceil(113);
+    println!(
+        "index of {blocks} blocks in {packs} packs: {seconds:.2} s, {:.0} blocks/s, {:.0} bytes of memory each",
+        blocks as f64 / seconds,
+        (resident() - before) / blocks as f64
+    );
 }
 
 /// A chain of 1,024 blocks of 295 kB, fetched and read plainly by turns.
@@ -119,25 +131,34 @@ fn chains(folder: &Path) {
     let blob = Folder::open(folder).expect("a folder");
     let options = |writer| TierOptions::new(WriterId(writer), [1; 16]);
     let mut tier = open(options(1), &blob);
+
     for depth in 0..1_024 {
-        tier.store(block(1, depth, vec![depth as u8; 294_912]), NOW);
+        tier.store(block(1, depth, vec![depth as u8; BLOCK]), NOW);
         settle(&mut tier, &blob, NOW);
     }
     tier.flush();
     settle(&mut tier, &blob, NOW);
     let wanted: Vec<BlockHash> = (0..1_024).map(|depth| name(1, depth)).collect();
+    let mut memory = vec![1; wanted.len() * BLOCK];
     for round in 0..4 {
         let start = Instant::now();
         let bytes = plain(folder);
         let plain = bytes as f64 / start.elapsed().as_secs_f64();
         let start = Instant::now();
         let plan = tier.fetch(FetchId(round), &wanted, Tenant::default(), (CLASS, NOW));
-        settle(&mut tier, &blob, NOW);
+        let mut arrived = 0;
+        while let Some(wish) = tier.wish() {
+            tier.tell(wish.carry_out(&blob), NOW);
+            while let Some(news) = tier.news() {
+                let News::Arrived { place, bytes, .. } = news else { continue };
+                memory[place * BLOCK..(place + 1) * BLOCK].copy_from_slice(&bytes);
+                arrived += 1;
+            }
+        }
         let fetched = plan.bytes as f64 / start.elapsed().as_secs_f64();
-        let arrived = std::iter::from_fn(|| tier.news()).count();
-        assert_eq!(arrived, wanted.len() + 1, "all have arrived, and the fetch has ended");
+        assert_eq!(arrived, wanted.len(), "all have arrived");
         println!(
-            "chain of {} MB in {} reads: {:.2} GB/s, checked; plain read of the same files {:.2} GB/s: {:.0} %",
+            "chain of {} MB in {} reads: {:.2} GB/s, checked and copied to its place; plain read of the same files {:.2} GB/s: {:.0} %",
             plan.bytes / 1_000_000,
             plan.reads,
             fetched / 1e9,
@@ -172,10 +193,10 @@ struct Prompt {
     runs: Vec<(u64, u64)>,
 }
 
-/// Conversations, one a line, as `requests` with `t` and `hash_runs`; a request may have requests of its own.
-fn prompts() -> Vec<Prompt> {
+/// Of `every` so many conversations one. They are one a line, as `requests` with `t` and `hash_runs`; a request may have requests of its own.
+fn prompts(every: usize) -> Vec<Prompt> {
     let mut prompts = Vec::new();
-    for (talk, line) in std::io::stdin().lock().lines().enumerate() {
+    for (talk, line) in std::io::stdin().lock().lines().enumerate().step_by(every) {
         let line = line.expect("the trace can be read");
         let value: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
         collect(&value["requests"], talk as u64, &mut prompts);
@@ -204,8 +225,8 @@ impl Prompt {
     }
 }
 
-fn replay() {
-    let prompts = prompts();
+fn replay(every: usize) {
+    let prompts = prompts(every);
     let all: u64 = prompts.iter().map(|prompt| prompt.blocks().count() as u64).sum();
     println!("{} prompts, {all} blocks", prompts.len());
     for (label, ttl_s) in [("1 h", 3_600), ("1 d", 86_400), ("3 d", 3 * 86_400)] {
@@ -225,7 +246,7 @@ fn replay() {
 
 /// Blocks at the beginning of a prompt that somebody used within `ttl_s` before it.
 fn ideal(prompts: &[Prompt], ttl_s: f64) -> u64 {
-    let mut used: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+    let mut used: HashMap<(u64, u64), f64> = HashMap::new();
     let mut found = 0;
     for prompt in prompts {
         let fresh =

@@ -4,6 +4,7 @@ mod store {
     mod chaos;
     mod crash;
     mod host;
+    mod killed;
     mod plans;
     mod retention;
     mod shared;

@@ -116,6 +116,7 @@ fn writes_until_it_is_killed() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the other process is killed in the middle of its work")]
 fn a_killed_writer_leaves_whole_objects_only() {
     let place = tempfile::tempdir().expect("a folder for tests");
     let root = place.path();
@@ -190,6 +191,7 @@ fn after_a_crash_nothing_goes_until_the_next_start() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the call that stalls needs a thread of its own")]
 fn a_stalled_call_goes_on_when_it_is_let() {
     let store = Arc::new(Faulty::new(Memory::new()));
     store.at(0, Fault::Stall);

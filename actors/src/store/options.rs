@@ -76,7 +76,7 @@ pub struct TierOptions {
     pub wishes: usize,
     /// Fetches at the same time.
     pub fetches: usize,
-    /// Touched blocks that are remembered before they are written down, and journals before they are folded into one.
+    /// Touched blocks that are remembered before they are written down.
     pub touches: usize,
     /// See there.
     pub budget: Budget,
