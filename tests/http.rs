@@ -141,7 +141,7 @@ async fn wrong_paths_and_methods_get_json_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_other_origins_are_kept_out() {
+async fn other_origins_are_kept_out() {
     let house = House::open("hosts = \"Mill.example\"", JOINED).await;
     let body = || say("hi", json!({"max_tokens": 2})).to_string();
     let refusal = async |request: reqwest::RequestBuilder| {
