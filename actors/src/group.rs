@@ -17,8 +17,8 @@ use crate::sequence::Phase;
 
 mod store;
 
-pub use store::StoreLanes;
 use store::StoreDoor;
+pub use store::StoreLanes;
 
 /// A step that has not come back for so long is lost, and with it the group.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);

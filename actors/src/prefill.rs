@@ -102,7 +102,9 @@ impl Prefill {
         let pieces = blocks.chain(lease.slot.map(Place::Slot));
         let places = pieces.skip(first as usize).take(count as usize).collect();
         lease.reading += 1;
-        self.group.scheduler.export(Export { reader: Reader::Decode { decode: reader, lease: id, first }, places });
+        self.group
+            .scheduler
+            .export(Export { reader: Reader::Decode { decode: reader, lease: id, first }, places });
     }
 
     fn park(&mut self, id: LeaseId, now: Time) {

@@ -39,7 +39,8 @@ fn what_a_dead_group_computed_is_not_computed_again() {
         let requests = requests(4);
         let expected = alone(&resources, &requests);
         let memory = "memory = \"32MiB\"";
-        let plan = plan_with(TIERS, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
+        let plan =
+            plan_with(TIERS, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
         let mut world = World::new(&plan, &resources, 1, Faults::none());
         for (n, request) in (0..).zip(&requests) {
             world.submit_at(Duration::from_secs(10 * n), request.clone());
@@ -83,7 +84,8 @@ fn chaos_costs_time_and_nothing_else() {
     for seed in 0..24 {
         let mut faults = Faults::from_seed(seed);
         let groups = ["prefill.0", "prefill.1", "decode"].iter();
-        faults.lossless = groups.flat_map(|group| [format!("{group}.steps"), format!("{group}.done")]).collect();
+        faults.lossless =
+            groups.flat_map(|group| [format!("{group}.steps"), format!("{group}.done")]).collect();
         faults.spare = vec!["gateway".to_owned()];
         let small = "memory = \"256KiB\"";
         let (prefill, decode) = if seed % 2 == 0 {
@@ -124,7 +126,8 @@ fn the_next_process_finds_what_this_one_wrote() {
         let expected = alone(&resources, &requests);
         let memory = "memory = \"32MiB\"";
         let tiers = ["", "tiers = [{ host = \"1MiB\" }, { disk = \"kv\" }]"];
-        let plan = plan_with(tiers, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
+        let plan =
+            plan_with(tiers, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
         let mut cached = Vec::new();
         for (n, request) in (0..).zip(&requests) {
             let store = LastingStore {

@@ -4,8 +4,8 @@
 //! A file that shrinks while it is mapped is out of scope: the operating system then ends the process (SIGBUS on Unix).
 //! Replace model files by renaming a new file over the old one.
 
-pub(crate) mod gguf;
 mod fingerprint;
+pub(crate) mod gguf;
 mod map;
 mod noted;
 pub(crate) mod repack;

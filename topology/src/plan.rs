@@ -12,6 +12,8 @@ use crate::id::{ActorName, HostName, PlanId, PortName};
 use crate::replay::Replay;
 use crate::units;
 
+mod tiers;
+
 /// The resolved topology. Made by [`crate::resolve`] or [`crate::check`], never changed afterwards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -486,18 +488,6 @@ pub struct Cache {
     /// How long a class is kept.
     #[serde(with = "time_texts")]
     pub retention: BTreeMap<String, Duration>,
-}
-
-impl Cache {
-    /// Whether blocks outlive the process.
-    pub fn lasts(&self) -> bool {
-        self.lasting().is_some()
-    }
-
-    /// The tier that outlives the process.
-    pub fn lasting(&self) -> Option<&Tier> {
-        self.tiers.iter().find(|tier| matches!(tier.kind.as_str(), "disk" | "shared"))
-    }
 }
 
 /// One tier of the prefix store.

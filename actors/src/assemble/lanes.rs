@@ -13,8 +13,8 @@ use crate::encode::EncodeLanes;
 use crate::error::Error;
 use crate::group::{GroupLanes, StoreLanes};
 use crate::message::{
-    Admit, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure, GatewayMessage, PrefillMessage,
-    RouterMessage, Step, StepDone, Text, Tokenize,
+    Admit, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure,
+    GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
 use crate::request::{Request, RequestId};
@@ -251,7 +251,8 @@ where
         cancel: g.urgent_offer(&format!("router.cancel.{name}"), &seats.router, seat, cancel, into.cancel),
     };
     let to_text = DetokenizerMessage::Tokens;
-    let (store, answers) = seats.cache.as_ref().map(|cache| to_store(g, cache, (name, number, seat), into.cache)).unzip();
+    let (store, answers) =
+        seats.cache.as_ref().map(|cache| to_store(g, cache, (name, number, seat), into.cache)).unzip();
     let lanes = GroupLanes {
         steps: g.hold(&format!("{name}.steps"), seat, rank, STEPS, |step| step),
         tokens: g.hold(&format!("{name}.tokens"), seat, &seats.detokenizer, tokens, to_text),

@@ -7,7 +7,7 @@ use millstream_kernels::{CpuBackend, Facts, KvLayout};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
-use super::lanes::{ASKS, WISHES, GroupEnds, Lanes, Scheduling, Seats};
+use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats, WISHES};
 use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit};
 use crate::cache::{Cache, Lasting};
 use crate::decode::{Decode, PrefillLane};
@@ -20,8 +20,8 @@ use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::group::{Group, GroupLanes};
 use crate::kv::{HashChain, Identity};
 use crate::message::{
-    CacheAnswer, CacheMessage, DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage, PrefillMessage, RouterMessage, Step,
-    StepDone, Text, Tokenize,
+    CacheAnswer, CacheMessage, DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage,
+    PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
@@ -139,7 +139,8 @@ impl Wiring<'_> {
         let groups = groups.iter().map(|group| &group.name);
         let lasts = self.resources.store.is_some();
         let disk = cache_name(self.plan).filter(|_| lasts).map(|name| disk_unit(&name));
-        let others = encoders.iter().map(|encode| encode.name.clone()).chain(cache_name(self.plan)).chain(disk);
+        let others =
+            encoders.iter().map(|encode| encode.name.clone()).chain(cache_name(self.plan)).chain(disk);
         for unit in control.iter().chain(groups).chain(&others.collect::<Vec<_>>()) {
             self.graph.budget(unit, budget);
         }
@@ -245,7 +246,8 @@ impl Wiring<'_> {
         groups: Vec<(String, ReplyOut<CacheAnswer>)>,
         (disks, chain): (Vec<HoldOut<Wish>>, Option<&HashChain>),
     ) -> Arc<CacheGauges> {
-        let tier = |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
+        let tier =
+            |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
         let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
         let total = tier(&["disk", "shared"]).and_then(|tier| tier.size).unwrap_or(u64::MAX);
         let gauges = Arc::new(CacheGauges::default());
@@ -301,7 +303,8 @@ impl Wiring<'_> {
             answers: !plan.prefill,
             reuse: self.chain(&plan),
             state: plan.state,
-            store: cache_name(self.plan).map(|_| StoreBounds { asks_max: ASKS, block_bytes: plan.layout.bytes_per_block() }),
+            store: cache_name(self.plan)
+                .map(|_| StoreBounds { asks_max: ASKS, block_bytes: plan.layout.bytes_per_block() }),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }

@@ -104,7 +104,9 @@ mod tests {
         let mut host = Host::new(60);
         host.put(&a);
         host.put(&b);
-        let here = |host: &Host, chain: &[(BlockHash, Payload)]| chain.iter().filter(|(hash, _)| host.has(hash)).count();
+        let here = |host: &Host, chain: &[(BlockHash, Payload)]| {
+            chain.iter().filter(|(hash, _)| host.has(hash)).count()
+        };
         assert_eq!((here(&host, &a), here(&host, &b), host.bytes()), (2, 4, 60));
         assert!(host.has(&a[0].0) && host.has(&a[1].0), "a beginning without a hole");
         let names: Vec<BlockHash> = a.iter().map(|(hash, _)| *hash).collect();

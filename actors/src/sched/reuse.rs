@@ -22,8 +22,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bounds, Scheduler};
 use super::stored::Shelf;
+use super::{Bounds, Scheduler};
 use crate::kv::{BlockHash, Pool, blocks_for};
 use crate::message::BlockName;
 use crate::sequence::{Sequence, State};

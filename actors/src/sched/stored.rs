@@ -160,7 +160,8 @@ impl Scheduler {
         let whole = data.iter().take(asked).take_while(|data| data.len() == bytes).count();
         let places: Vec<BlockId> = sequence.blocks[first..first + whole].to_vec();
         let imports = places.into_iter().zip(data);
-        self.imports.extend(imports.map(|(block, data)| (arrival, Import { place: Place::Block(block), data })));
+        self.imports
+            .extend(imports.map(|(block, data)| (arrival, Import { place: Place::Block(block), data })));
         self.shelf.counts.fetched += whole as u64;
         fetching = Fetching { here: first + whole, asked: false, ..fetching };
         let sequence = self.sequences.get_mut(&arrival).expect("it was just found");
