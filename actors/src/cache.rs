@@ -188,7 +188,7 @@ impl Cache {
     fn show(&self) {
         let gauges = &self.gauges;
         gauges.host_bytes.set(self.host.bytes() as usize);
-        gauges.host_blocks.set(self.host.len());
+        gauges.host_blocks.set(self.host.blocks());
         let Some(below) = &self.below else { return };
         let (tier, counts) = (&below.tier, below.tier.counts());
         gauges.lasting_bytes.set(tier.bytes() as usize);

@@ -39,7 +39,7 @@ impl Host {
     }
 
     /// Blocks that are here.
-    pub fn len(&self) -> usize {
+    pub fn blocks(&self) -> usize {
         self.entries.len()
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let mut host = Host::new(35);
         host.put(&long);
         host.put(&long);
-        assert_eq!((host.bytes(), host.len()), (30, 3));
+        assert_eq!((host.bytes(), host.blocks()), (30, 3));
         assert!(host.has(&long[2].0) && host.get(&long[3].0).is_none());
     }
 }

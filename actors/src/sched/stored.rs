@@ -96,7 +96,7 @@ impl Shelf {
         self.counts.kept += count as u64;
         let places = blocks.iter().map(|&block| Place::Block(block)).collect();
         self.reading = blocks;
-        (count > 0).then(|| Export { reader: Reader::Store(names), places })
+        (count > 0).then_some(Export { reader: Reader::Store(names), places })
     }
 
     /// The step in flight is done.
