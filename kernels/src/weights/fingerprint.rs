@@ -36,7 +36,7 @@ pub fn fingerprint(path: &Path) -> Result<[u8; 32], Error> {
         take(&mut open, (0, len.min(WHOLE)), &mut digest).map_err(failed)?;
         let rest = len.saturating_sub(WHOLE);
         for piece in 0..if rest > 0 { PIECES } else { 0 } {
-            let start = WHOLE + rest.saturating_sub(PIECE) / (PIECES - 1) * piece;
+            let start = WHOLE + rest.saturating_sub(PIECE) * piece / (PIECES - 1);
             take(&mut open, (start, PIECE.min(len - start)), &mut digest).map_err(failed)?;
         }
     }
