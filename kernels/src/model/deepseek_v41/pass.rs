@@ -269,11 +269,13 @@ impl<'a> Streams<'a> {
     /// Notes the mean of the streams for the drafter.
     fn keep_feature(&mut self, feature: usize) {
         let Some(drafts) = &self.model.drafts else { return };
-        let (streams, hidden) = (self.model.config.streams, self.pass.hidden);
+        let (streams, hidden, count) = (self.model.config.streams, self.pass.hidden, self.count());
         let Scratch { x, streams: own, .. } = &mut *self.pass.scratch;
+        // An earlier step may have had more tokens.
+        let x = x[..count * streams * hidden].chunks_exact(streams * hidden);
         let features = own.features.chunks_exact_mut(drafts.entry.cols);
         let by = 1.0 / streams as f32;
-        for (x, features) in x.chunks_exact(streams * hidden).zip(features) {
+        for (x, features) in x.zip(features) {
             let into = &mut features[feature * hidden..][..hidden];
             into.fill(0.0);
             for x in x.chunks_exact(hidden) {
