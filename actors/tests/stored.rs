@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use common::stateful::text;
 use common::{World, alone, alone_with, plan_with, resources, submit};
 use millstream_actors::assemble::{LastingStore, Resources};
 use millstream_actors::request::{Outcome, Submit};
@@ -19,15 +20,10 @@ const V41: &str = "tiny-deepseek-v41/ckpt-w16";
 const EXACT: u32 = 8 * 16;
 const TIERS: [&str; 2] = ["", "tiers = [{ host = \"64MiB\" }]"];
 
-/// Ids that are text for every vocabulary here.
-fn text(length: u32, seed: u32) -> Vec<u32> {
-    (0..length).map(|n| (n * 37 + (n / 7) * seed + seed * 101) % 230 + 20).collect()
-}
-
 /// `count` prompts with one beginning, one of each three longer than the others share.
 fn requests(count: u64) -> Vec<Submit> {
     let shared = text(200, 1);
-    let prompt = |id: u64| [&shared[..], &text(5 + 20 * (id as u32 % 3), id as u32 + 2)].concat();
+    let prompt = |id: u64| [&shared[..], &text(5 + 20 * (id as usize % 3), id as u32 + 2)].concat();
     (1..=count).map(|id| submit(id, &prompt(id), 6)).collect()
 }
 
