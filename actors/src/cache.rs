@@ -176,7 +176,11 @@ impl Cache {
             let Some(flight) = below.flights.get_mut(&sequence) else { continue };
             match arrived {
                 Some((place, bytes)) => self.host.put(&[(flight.arrive(place, bytes.clone()), bytes)]),
-                None => flight.end(),
+                None => {
+                    flight.end();
+                    // They came from the first to the last; kept longest is the first.
+                    self.host.touch(&flight.names);
+                }
             }
             if served.last() != Some(&sequence) {
                 served.push(sequence);

@@ -15,7 +15,8 @@ pub(super) struct Flight {
     pub asked: Option<(usize, Vec<BlockHash>)>,
     /// Place of the first block that comes from the tier.
     base: usize,
-    names: Vec<BlockHash>,
+    /// Of the blocks that come from there.
+    pub names: Vec<BlockHash>,
     /// Those that are here and were not pulled.
     blocks: Vec<Option<Payload>>,
     /// Nothing more comes.
