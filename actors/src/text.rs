@@ -50,12 +50,14 @@ mod gguf;
 mod jinja;
 mod json;
 mod marked;
+mod merge;
 mod split;
 mod spm;
 mod stream;
 mod template;
 mod tokenizer;
 mod vocab;
+mod words;
 
 pub use chat::{ChatMessage, ChatRole, Content, Part};
 pub use error::TextError;

@@ -162,7 +162,7 @@ fn sliding_from_types(settings: &Settings<'_>, layers: usize) -> Result<Option<V
     if kinds.len() != layers {
         return Err(settings.wrong("layer_types", format!("{} kinds for {layers} layers", kinds.len())));
     }
-    let kind = |kind: &String| match kind.as_str() {
+    let kind = |kind| match kind {
         "sliding_attention" => Ok(true),
         "full_attention" => Ok(false),
         other => {

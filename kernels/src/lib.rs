@@ -19,7 +19,7 @@ pub use model::{
     ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,
     load, load_beside, load_with, survey,
 };
-pub use weights::{Mapped, TensorFacts, fingerprint};
+pub use weights::{Mapped, TensorFacts, Texts, fingerprint};
 
 mod backend;
 pub mod check;

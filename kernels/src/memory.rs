@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// What must be left beside: everything else asks for a few bytes at a time, and where those are refused the process ends.
 /// Reading a vocabulary takes most of it.
-const REST: usize = 128 << 20;
+const REST: usize = 256 << 20;
 
 /// `bytes` bytes, all zero, for `what`. They come in large pages: what is read row by row or block by block would spend
 /// much of its time on finding small ones (a page of 2 MiB is found once for thousands of rows).

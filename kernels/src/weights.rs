@@ -10,6 +10,7 @@ mod map;
 mod noted;
 pub(crate) mod repack;
 pub(crate) mod safetensors;
+mod texts;
 mod threads;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ pub use fingerprint::fingerprint;
 pub use map::Mapped;
 pub(crate) use noted::Noted;
 pub use noted::TensorFacts;
+pub use texts::Texts;
 pub(crate) use threads::Threads;
 
 use crate::dtype::{DType, half_power};

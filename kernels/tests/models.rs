@@ -363,11 +363,11 @@ fn smollm2_speaks_the_same_in_any_chunks() {
     assert_eq!((gguf.tokens.len(), gguf.merges.len(), gguf.add_bos), (49_152, 48_900, false));
     // "The capital of France is", one token a word.
     let words = ["The", "Ġcapital", "Ġof", "ĠFrance", "Ġis"];
-    let id = |word: &&str| gguf.tokens.iter().position(|token| token == word).unwrap() as u32;
+    let id = |word: &&str| gguf.tokens.iter().position(|token| token == *word).unwrap() as u32;
     let prompt: Vec<u32> = words.iter().map(id).collect();
     let mut runner = Runner::new(&*loaded.model, fast());
     let (next, _) = runner.greedy(&prompt, 1);
-    assert_eq!(gguf.tokens[next[0] as usize], "ĠParis");
+    assert_eq!(&gguf.tokens[next[0] as usize], "ĠParis");
     let tokens: Vec<u32> = (0..40).map(|i| i * 997 % 49_000).collect();
     let alone = bits(&runner.all(&tokens, 40));
     for chunk in [1, 7] {

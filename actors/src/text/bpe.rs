@@ -1,24 +1,27 @@
-//! Encoding with merges, through the `tokenizers` crate. The model it is given does not know the control tokens: they
-//! are neither in its vocabulary nor made by any of its merges, so no text can become one.
+//! Encoding with merges. Texts are normalised and split by the `tokenizers` crate, and words merged by
+//! [`super::merge`], which does not know the control tokens: they are neither in its vocabulary nor made by any of its
+//! merges, so no text can become one.
 
 use std::collections::HashSet;
 
-use tokenizers::models::bpe::{BPE, Vocab as BpeVocab};
+use foldhash::fast::FixedState;
 use tokenizers::{
-    Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
-    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer, PreTokenizerWrapper,
 };
 
 use super::TextError;
 use super::added::AddedSet;
+use super::merge::{Merge, Merges, Pairs};
+use super::words::Words;
 
-/// Merges and what they apply to.
+/// Merges and what they apply to, as a file says them.
 #[derive(Debug, Default)]
 pub(super) struct Merging<'a> {
     /// Tokens that text may become.
     pub vocab: Vec<(&'a str, u32)>,
     /// Best first.
-    pub merges: Vec<(String, String)>,
+    pub merges: Vec<(&'a str, &'a str)>,
     /// Tokens that text may not become; merges with them are left out.
     pub reserved: HashSet<&'a str>,
     pub unk: Option<&'a str>,
@@ -28,68 +31,68 @@ pub(super) struct Merging<'a> {
     pub whole_words: bool,
 }
 
-impl Merging<'_> {
-    /// Checks the merges and builds the model. Errors: merges of tokens, or to tokens, that there are not.
-    fn model(mut self) -> Result<BPE, TextError> {
-        let bytes = || (0..=255u8).map(|byte| format!("<{byte:#04X}>"));
-        let longest = self.vocab.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
-        let mut vocab = BpeVocab::with_capacity(self.vocab.len());
+impl<'a> Merging<'a> {
+    /// Checks the merges. Errors: merges of tokens, or to tokens, that there are not.
+    fn model(self) -> Result<Merges, TextError> {
+        let mut words = Words::with_capacity(self.vocab.len());
         for (text, id) in &self.vocab {
-            if let Some(other) = vocab.insert((*text).to_string(), *id) {
-                return Err(TextError::broken(format!("the token {text:?} has the ids {other} and {id}")));
-            }
+            words.insert(text, *id).map_err(|other| {
+                TextError::broken(format!("the token {text:?} has the ids {other} and {id}"))
+            })?;
         }
-        if self.byte_fallback && bytes().all(|byte| vocab.contains_key(&byte)) {
-            self.unk = None;
-        }
-        if let Some(unk) = self.unk.filter(|unk| !vocab.contains_key(*unk)) {
-            return Err(TextError::broken(format!("its unknown token {unk:?} is not in the vocabulary")));
-        }
+        let bytes = self
+            .byte_fallback
+            .then(|| Box::new(std::array::from_fn(|byte| words.get(&format!("<{byte:#04X}>")))));
+        let unk_text = self.unk.filter(|_| bytes.as_ref().is_none_or(|bytes| bytes.contains(&None)));
+        let unk = unk_text.map(|unk| {
+            words.get(unk).ok_or_else(|| {
+                TextError::broken(format!("its unknown token {unk:?} is not in the vocabulary"))
+            })
+        });
+        let (unk, pairs) = (unk.transpose()?, self.pairs(&words, unk_text)?);
+        let Merging { fuse_unk, whole_words, .. } = self;
+        Ok(Merges { words, pairs, unk, fuse_unk, bytes, whole_words })
+    }
+
+    /// What each pair of tokens becomes.
+    fn pairs(&self, words: &Words, unk: Option<&'a str>) -> Result<Pairs, TextError> {
         // Only what begins as a reserved token does can be one: most parts need not be looked up.
         let mut begins = [false; 256];
         #[expect(clippy::disallowed_methods, reason = "flags are set, in whatever order")]
-        let reserved = self.reserved.iter().copied().chain(self.unk);
+        let reserved = self.reserved.iter().copied().chain(unk);
         reserved.filter_map(|text| text.bytes().next()).for_each(|byte| begins[usize::from(byte)] = true);
         let is_reserved = |part: &str| {
             let begins = part.bytes().next().is_none_or(|byte| begins[usize::from(byte)]);
-            begins && (self.reserved.contains(part) || Some(part) == self.unk)
+            begins && (self.reserved.contains(part) || Some(part) == unk)
         };
         let mut joined = String::new();
-        let mut merges = Vec::with_capacity(self.merges.len());
-        for (rank, (left, right)) in self.merges.into_iter().enumerate() {
+        let mut pairs = Pairs::with_capacity_and_hasher(self.merges.len(), FixedState::default());
+        for (rank, &(left, right)) in (0_u32..).zip(&self.merges) {
             joined.clear();
-            joined.push_str(&left);
-            joined.push_str(&right);
-            if is_reserved(&left) || is_reserved(&right) || is_reserved(&joined) {
+            joined.push_str(left);
+            joined.push_str(right);
+            if is_reserved(left) || is_reserved(right) || is_reserved(&joined) {
                 continue;
             }
-            // The builder looks for both parts itself.
-            let lies = left.is_empty() || right.is_empty() || joined.len() > longest;
-            if lies || !vocab.contains_key(&joined) {
-                return Err(lie(rank, &left, &right, &joined));
+            let known = |text: &str| words.get(text).ok_or_else(|| lie(rank, (left, right), text));
+            let (pair, id) = ((known(left)?, known(right)?), known(&joined)?);
+            if left.is_empty() || right.is_empty() {
+                return Err(lie(rank, (left, right), ""));
             }
-            merges.push((left, right));
+            pairs.insert(pair, Merge { rank, id });
         }
-        let mut builder = BPE::builder()
-            .vocab_and_merges(vocab, merges)
-            .fuse_unk(self.fuse_unk)
-            .byte_fallback(self.byte_fallback)
-            .ignore_merges(self.whole_words);
-        if let Some(unk) = self.unk {
-            builder = builder.unk_token(unk.to_string());
-        }
-        builder.build().map_err(|error| TextError::broken(error.to_string()))
+        Ok(pairs)
     }
 }
 
-fn lie(rank: usize, left: &str, right: &str, missing: &str) -> TextError {
+fn lie(rank: u32, (left, right): (&str, &str), missing: &str) -> TextError {
     TextError::broken(format!("merge {rank} joins {left:?} and {right:?}, but there is no token {missing:?}"))
 }
 
 /// Encodes text by merges.
 #[derive(Debug)]
 pub(super) struct Bpe {
-    model: BPE,
+    merges: Merges,
     literals: AddedSet,
     normalizer: Option<NormalizerWrapper>,
     /// Splits the text at the very start.
@@ -111,7 +114,7 @@ impl Bpe {
     /// Errors: see [`Merging`].
     pub fn new(merging: Merging<'_>, literals: AddedSet, steps: Steps) -> Result<Self, TextError> {
         let Steps { normalizer, splitter: first, later } = steps;
-        Ok(Self { model: merging.model()?, literals, normalizer, first, later })
+        Ok(Self { merges: merging.model()?, literals, normalizer, first, later })
     }
 
     /// Appends the ids of `text`; `first` if nothing stands before it.
@@ -139,11 +142,7 @@ impl Bpe {
             splitter.pre_tokenize(&mut words).expect("splitting fails only on patterns, which were compiled");
         }
         for (word, _, _) in words.get_splits(OffsetReferential::Original, OffsetType::None) {
-            let tokens = self
-                .model
-                .tokenize(word)
-                .expect("merging fails only without its unknown token, which is there");
-            out.extend(tokens.iter().map(|token| token.id));
+            self.merges.encode(word, out);
         }
     }
 }

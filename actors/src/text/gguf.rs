@@ -10,9 +10,10 @@ use super::added::{AddedSet, AddedToken, Reach};
 use super::bpe::{Bpe, Merging, Steps};
 use super::decoding::{Decoding, byte_token};
 use super::split::{self, Splitting};
-use super::spm::{Ids, Spm};
+use super::spm::Spm;
 use super::tokenizer::{Coder, Frame, Tokenizer};
 use super::vocab::{Kind, Parts, Token, Vocab};
+use super::words::Words;
 
 /// A tokenizer out of the metadata of a GGUF file.
 pub(super) fn load(file: &GgufTokenizer) -> Result<Tokenizer, TextError> {
@@ -71,7 +72,7 @@ fn merges(file: &GgufTokenizer, vocab: &Vocab<'_>) -> Result<Bpe, TextError> {
                 "merge {rank} ({merge:?}) is not two tokens with a space between"
             )));
         };
-        merges.push((left.to_string(), right.to_string()));
+        merges.push((left, right));
     }
     let texts = |wanted: fn(Kind) -> bool| {
         let tokens = vocab.tokens.iter().enumerate().filter(move |(_, token)| wanted(token.kind));
@@ -96,24 +97,27 @@ fn scores(file: &GgufTokenizer, vocab: &Vocab<'_>) -> Result<Spm, TextError> {
             "{count} tokens need as many scores and types; it has {scores} and {types}"
         )));
     }
-    let mut tokens = Ids::with_capacity(count);
+    let mut tokens = Words::with_capacity(count);
     let mut literals = Vec::new();
     let mut bytes = [None; 256];
     for (id, token) in vocab.tokens.iter().enumerate() {
         let (text, score) = (token.text.as_ref(), file.scores[id]);
-        let spaced = || if text.contains(' ') { text.replace(' ', "▁") } else { text.to_string() };
+        let spaced = || match text.contains(' ') {
+            true => Cow::Owned(text.replace(' ', "▁")),
+            false => Cow::Borrowed(text),
+        };
         match token.kind {
             Kind::Normal if score.is_nan() => {
                 return Err(TextError::broken(format!("the score of token {id} ({text:?}) is not a number")));
             }
             Kind::Normal => {
-                if let Some(other) = tokens.insert(spaced(), id as u32) {
-                    return Err(TextError::broken(format!(
-                        "the token {text:?} has the ids {other} and {id}"
-                    )));
-                }
+                tokens.insert(&spaced(), id as u32).map_err(|other| {
+                    TextError::broken(format!("the token {text:?} has the ids {other} and {id}"))
+                })?;
             }
-            Kind::Literal => literals.push(AddedToken { id: id as u32, text: spaced(), reach: token.reach }),
+            Kind::Literal => {
+                literals.push(AddedToken { id: id as u32, text: spaced().into_owned(), reach: token.reach })
+            }
             Kind::Byte => {
                 let byte = byte_token(text).ok_or_else(|| {
                     TextError::broken(format!(

@@ -141,7 +141,7 @@ pub(super) fn load(text: &str, config: Option<&Json>) -> Result<Tokenizer, TextE
         known.filter(|(text, _)| !reserved.contains(text) || Some(*text) == model.unk_token.as_deref());
     let merging = Merging {
         vocab: usable.collect(),
-        merges: merges.into_iter().map(|Merge(left, right)| (left, right)).collect(),
+        merges: merges.iter().map(|Merge(left, right)| (left.as_str(), right.as_str())).collect(),
         reserved,
         unk: model.unk_token.as_deref(),
         fuse_unk: model.fuse_unk,

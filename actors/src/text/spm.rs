@@ -5,11 +5,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Ids by text. The map is the one `tokenizers` uses: its hash is several times faster than the standard one, and every
-/// pair of neighbours in a text is looked up.
-pub(super) use tokenizers::models::bpe::Vocab as Ids;
-
 use super::added::AddedSet;
+use super::words::Words;
 
 /// No neighbour.
 const NONE: u32 = u32::MAX;
@@ -18,7 +15,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Spm {
     /// Ids of tokens that text may become, by text with `▁` for spaces.
-    pub tokens: Ids,
+    pub tokens: Words,
     /// By id.
     pub scores: Vec<f32>,
     /// Ids of the tokens for single bytes, by byte.
@@ -92,7 +89,7 @@ impl Spm {
         let mut after_unk = false;
         for symbol in symbols.iter().filter(|symbol| symbol.len > 0) {
             let part = symbol.text(text);
-            let known = self.tokens.get(part).copied();
+            let known = self.tokens.get(part);
             match (known, &self.bytes) {
                 (Some(id), _) => out.push(id),
                 (None, Some(bytes)) => out.extend(part.bytes().map(|byte| bytes[usize::from(byte)])),
@@ -137,7 +134,7 @@ impl Spm {
         }
         let len = one.len + symbols[one.after as usize].len;
         let id = self.tokens.get(Symbol { len, ..one }.text(text))?;
-        Some(Pair { score: self.scores[*id as usize], left, len })
+        Some(Pair { score: self.scores[id as usize], left, len })
     }
 }
 
@@ -170,9 +167,10 @@ mod tests {
     use super::*;
 
     fn spm(tokens: &[(&str, f32)]) -> Spm {
-        let ids = tokens.iter().enumerate().map(|(id, (text, _))| ((*text).into(), id as u32));
+        let mut words = Words::default();
+        (0..).zip(tokens).for_each(|(id, (text, _))| words.insert(text, id).expect("another text"));
         Spm {
-            tokens: ids.collect(),
+            tokens: words,
             scores: tokens.iter().map(|(_, score)| *score).collect(),
             bytes: None,
             unk: Some(99),

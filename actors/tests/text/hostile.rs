@@ -2,7 +2,7 @@
 
 use super::files::stored;
 use millstream_actors::text::{TextError, Tokenizer};
-use millstream_kernels::{GgufTokenizer, TextFiles};
+use millstream_kernels::{GgufTokenizer, TextFiles, Texts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ fn scores() -> GgufTokenizer {
     let tokens = ["<unk>", "<s>", "</s>", "▁a", "a"];
     GgufTokenizer {
         model: "llama".into(),
-        tokens: tokens.map(String::from).to_vec(),
+        tokens: tokens.into_iter().collect(),
         scores: vec![0.0; 5],
         types: vec![2, 3, 3, 1, 1],
         bos: Some(1),
@@ -139,21 +139,27 @@ fn lies_in_gguf_vocabularies_are_refused() {
     type Change = fn(&mut GgufTokenizer);
     let cases: &[(Change, &str)] = &[
         (|f| f.model = "bert".into(), "`bert` is not known"),
-        (|f| f.tokens.clear(), "token"),
+        (|f| f.tokens = Texts::default(), "token"),
         (|f| f.scores.truncate(4), "it has 4 and 5"),
         (|f| f.types.truncate(4), "4 token types"),
         (|f| f.scores[3] = f32::NAN, "not a number"),
         (|f| f.types[3] = 9, "unknown type 9"),
         (|f| f.types[3] = 6, "stands for a byte"),
-        (|f| f.tokens[3] = "a".into(), "\"a\" has the ids 3 and 4"),
+        (
+            |f| f.tokens = ["<unk>", "<s>", "</s>", "a", "a"].into_iter().collect(),
+            "\"a\" has the ids 3 and 4",
+        ),
         (|f| f.bos = Some(5), "special token 5"),
         (|f| f.unk = None, "neither a token for every byte nor an unknown token"),
         (
             |f| (f.model, f.pre) = ("gpt2".into(), Some("teapot".into())),
             "`teapot` is not known; known are: default",
         ),
-        (|f| (f.model, f.merges) = ("gpt2".into(), vec!["a b".into()]), "merge 0 joins \"a\" and \"b\""),
-        (|f| (f.model, f.merges) = ("gpt2".into(), vec!["ab".into()]), "merge 0 (\"ab\")"),
+        (
+            |f| (f.model, f.merges) = ("gpt2".into(), ["a b"].into_iter().collect()),
+            "merge 0 joins \"a\" and \"b\"",
+        ),
+        (|f| (f.model, f.merges) = ("gpt2".into(), ["ab"].into_iter().collect()), "merge 0 (\"ab\")"),
     ];
     for (change, expected) in cases {
         let said = refused(&gguf(change));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use crate::error::Error;
+use crate::weights::Texts;
 use crate::weights::gguf::{List, Value};
 
 /// Settings of a model or a part of them.
@@ -124,14 +125,11 @@ impl<'a> Settings<'a> {
     }
 
     /// A list of texts, if there is one.
-    pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, Error> {
+    pub fn texts(&self, key: &str) -> Result<Option<Texts>, Error> {
         let texts = match self.find(key) {
             None => return Ok(None),
-            Some(Found::Array(array)) => array.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
-            Some(Found::List(list)) => list.collect(|value| match value {
-                Value::Text(text) => Some(text),
-                _ => None,
-            })?,
+            Some(Found::Array(array)) => array.iter().map(|text| text.as_str()).collect(),
+            Some(Found::List(list)) => list.texts()?,
             Some(_) => None,
         };
         texts.map(Some).ok_or_else(|| self.wrong(key, "is no list of texts".to_owned()))

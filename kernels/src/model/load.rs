@@ -269,10 +269,9 @@ fn from_gguf<T: Send>(
 fn family_of_folder(path: &Path, settings: &Settings<'_>) -> Result<&'static Family, Error> {
     let classes = settings.texts("architectures")?.unwrap_or_default();
     let model_type = settings.text("model_type")?;
-    let found =
-        [classes.first().cloned(), model_type.clone()].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let found = [classes.get(0), model_type.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let fits = |family: &&Family| {
-        let class = classes.first().is_none_or(|class| class == family.class);
+        let class = classes.get(0).is_none_or(|class| class == family.class);
         let model_type = model_type.as_ref().is_none_or(|found| found == family.model_type);
         class && model_type && !found.is_empty()
     };

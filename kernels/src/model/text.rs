@@ -9,6 +9,7 @@ use super::source::Tokens;
 use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::files;
+use crate::weights::Texts;
 use crate::weights::gguf::Value;
 
 /// Metadata of a GGUF file.
@@ -35,13 +36,13 @@ pub struct GgufTokenizer {
     /// Name of the splitting before BPE.
     pub pre: Option<String>,
     /// Text of each token id.
-    pub tokens: Vec<String>,
+    pub tokens: Texts,
     /// Score of each token; empty if the file has none.
     pub scores: Vec<f32>,
     /// Type of each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte); empty if the file has none.
     pub types: Vec<i32>,
     /// Merges, best first, two parts separated by a space; empty if the file has none.
-    pub merges: Vec<String>,
+    pub merges: Texts,
     /// Token that starts a text.
     pub bos: Option<u32>,
     /// Token that ends a text.
@@ -149,9 +150,9 @@ pub(super) fn tokens_of_gguf(
         eos.extend(settings.token(key)?);
     }
     if let Some(tokenizer) = tokenizer {
-        let ends = |(id, text): (usize, &String)| {
+        let ends = |(id, text): (usize, &str)| {
             let control = tokenizer.types.get(id).is_some_and(|&kind| kind == CONTROL);
-            (control && END_TEXTS.contains(&text.as_str())).then_some(id as u32)
+            (control && END_TEXTS.contains(&text)).then_some(id as u32)
         };
         eos.extend(tokenizer.tokens.iter().enumerate().filter_map(ends));
     }

@@ -53,6 +53,7 @@ macro_rules! packed_forms {
             pub(crate) struct $name;
 
             impl Known for $name {
+                const STORED: DType = DType::$dtype;
                 const FORM: Form = Form {
                     bits: $bits, planes: $planes, zero: $zero, min: $min, fine: $fine, scales: $scales,
                 };
@@ -88,6 +89,8 @@ pub(crate) trait Run {
 
 /// A form that is known when code is compiled.
 pub(crate) trait Known {
+    /// How it is stored.
+    const STORED: DType;
     /// Its facts.
     const FORM: Form;
 }

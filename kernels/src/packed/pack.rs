@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Region};
 use super::blocks::Block;
-use super::form::{Form, Scales};
+use super::form::{Form, Known, Run, Scales, with_form};
 use super::{GROUP, PANEL, Packed, QUADS, VECTOR};
 use crate::error::Error;
 use crate::matrix::Matrix;
@@ -23,7 +23,7 @@ impl Packed {
         let panel_bytes = form.panel_bytes(groups);
         let panels = stored.rows.div_ceil(PANEL);
         fill_parts(region.bytes_mut(), (panel_bytes, panels), threads, &|panel, bytes| {
-            fill(form, stored, panel, bytes);
+            with_form(stored.dtype, Fill { stored, panel, bytes });
             forget(stored, panel);
         });
         Ok(Some(Packed { dtype: stored.dtype, form, groups, region: Region::freeze(region) }))
@@ -68,29 +68,38 @@ pub(crate) fn fill_parts(
 }
 
 /// Packs the rows of one panel. Rows behind the last are zeros.
-fn fill(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if crate::cpu::has_avx2() {
-        #[target_feature(enable = "avx2")]
-        fn wide(form: Form, stored: &Matrix, panel: usize, bytes: &mut [u8]) {
-            use std::arch::x86_64::*;
-            let gather = |codes: &[u8; VECTOR], bit: usize| {
-                let up = _mm_cvtsi32_si128(7 - bit as i32);
-                // SAFETY: both halves of the vector; the bit of each byte moves to its top, of which a mask is made.
-                #[expect(unsafe_code, reason = "vectors are read through pointers")]
-                let mask = |half: usize| unsafe {
-                    let codes = _mm256_loadu_si256(codes.as_ptr().add(half * VECTOR / 2).cast());
-                    _mm256_movemask_epi8(_mm256_sll_epi16(codes, up)).cast_unsigned()
+struct Fill<'a> {
+    stored: &'a Matrix,
+    panel: usize,
+    bytes: &'a mut [u8],
+}
+
+impl Run for Fill<'_> {
+    fn run<F: Known>(self) {
+        let Fill { stored, panel, bytes } = self;
+        #[cfg(target_arch = "x86_64")]
+        if crate::cpu::has_avx2() {
+            #[target_feature(enable = "avx2")]
+            fn wide<F: Known>(stored: &Matrix, panel: usize, bytes: &mut [u8]) {
+                use std::arch::x86_64::*;
+                let gather = |codes: &[u8; VECTOR], bit: usize| {
+                    let up = _mm_cvtsi32_si128(7 - bit as i32);
+                    // SAFETY: both halves of the vector; the bit of each byte moves to its top, of which a mask is made.
+                    #[expect(unsafe_code, reason = "vectors are read through pointers")]
+                    let mask = |half: usize| unsafe {
+                        let codes = _mm256_loadu_si256(codes.as_ptr().add(half * VECTOR / 2).cast());
+                        _mm256_movemask_epi8(_mm256_sll_epi16(codes, up)).cast_unsigned()
+                    };
+                    u64::from(mask(0)) | u64::from(mask(1)) << 32
                 };
-                u64::from(mask(0)) | u64::from(mask(1)) << 32
-            };
-            fill_panel((form, gather), stored, panel, bytes);
+                fill_panel::<F>(gather, stored, panel, bytes);
+            }
+            // SAFETY: the machine has AVX2.
+            #[expect(unsafe_code, reason = "the same code, compiled for AVX2")]
+            return unsafe { wide::<F>(stored, panel, bytes) };
         }
-        // SAFETY: the machine has AVX2.
-        #[expect(unsafe_code, reason = "the same code, compiled for AVX2")]
-        return unsafe { wide(form, stored, panel, bytes) };
+        fill_panel::<F>(gather, stored, panel, bytes);
     }
-    fill_panel((form, gather), stored, panel, bytes);
 }
 
 /// One bit of each code of a quad of all rows.
@@ -104,27 +113,28 @@ fn gather(codes: &[u8; VECTOR], bit: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| eight(&eights[i])))
 }
 
-/// [`fill`], compiled into its callers, with a way to [`gather`].
+/// [`Fill`], compiled into its callers, with a way to [`gather`].
 #[inline(always)]
-fn fill_panel(
-    (form, gather): (Form, impl Fn(&[u8; VECTOR], usize) -> u64 + Copy),
+fn fill_panel<F: Known>(
+    gather: impl Fn(&[u8; VECTOR], usize) -> u64 + Copy,
     stored: &Matrix,
     panel: usize,
     bytes: &mut [u8],
 ) {
-    let block_len = stored.dtype.block_len();
+    let (form, size) = (F::FORM, F::STORED.block_bytes());
     let groups = stored.cols / GROUP;
-    let per_block = block_len / GROUP;
+    let per_block = F::STORED.block_len() / GROUP;
     let (scales, codes) = bytes.split_at_mut(form.scale_bytes(groups));
     let first = panel * PANEL;
     let rows: Vec<&[u8]> = (first..stored.rows.min(first + PANEL)).map(|r| stored.row(r)).collect();
-    let (mut block, size) = (Block::new(), stored.dtype.block_bytes());
+    let mut block = Block::new();
+    let ahead = ahead(stored);
     let mut quads = vec![[0_u8; VECTOR]; per_block * QUADS];
     for b in 0..groups / per_block {
         for (row, stored_row) in rows.iter().enumerate() {
             // Sixteen rows are read side by side: more than processors follow by themselves.
-            fetch(stored_row, (b + AHEAD / size + 1) * size, size);
-            block.read(stored.dtype, &stored_row[b * size..][..size]);
+            fetch(stored_row, b * size + ahead, size);
+            block.read(F::STORED, &stored_row[b * size..][..size]);
             place_scales(form, &block, (b * per_block, per_block), row, scales);
             for (quad, code) in quads.iter_mut().zip(block.codes.chunks_exact(4)) {
                 quad[4 * row..][..4].copy_from_slice(code);
@@ -154,8 +164,17 @@ pub(super) fn fetch(bytes: &[u8], at: usize, len: usize) {
     let _ = (bytes, at, len);
 }
 
-/// How far ahead stored rows are asked for, in bytes.
-const AHEAD: usize = 256;
+/// How far ahead of what is read now stored rows are asked for, in bytes: the same place of the next panel, unless it
+/// would be long in the near caches before it is read.
+fn ahead(stored: &Matrix) -> usize {
+    let panel = PANEL * stored.row_bytes();
+    if panel <= NEAR { panel } else { AHEAD }
+}
+
+/// Bytes of a panel that the near caches hold beside another one.
+const NEAR: usize = 128 << 10;
+/// Bytes ahead in the same row.
+const AHEAD: usize = 320;
 
 /// Writes the codes of a group.
 #[inline(always)]

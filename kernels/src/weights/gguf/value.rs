@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cursor::Cursor;
 use crate::error::Error;
-use crate::weights::Mapped;
+use crate::weights::{Mapped, Texts};
 
 /// Most elements of a list.
 const ELEMENTS_MAX: u64 = 1 << 24;
@@ -61,14 +61,27 @@ impl fmt::Display for Value {
 }
 
 impl List {
+    /// The elements, if they are texts, of less than 4 GiB in all.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if an element is broken.
+    pub fn texts(&self) -> Result<Option<Texts>, Error> {
+        let mut cursor = self.cursor()?;
+        let mut texts = Texts::default();
+        for _ in 0..self.len {
+            if self.kind != STRING || !texts.push(cursor.string()?) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(texts))
+    }
+
     /// What `part` makes of the elements; none if it refuses one.
     ///
     /// # Errors
     /// [`Error::Malformed`] if an element is broken.
     pub fn collect<T>(&self, part: impl Fn(Value) -> Option<T>) -> Result<Option<Vec<T>>, Error> {
-        let mut cursor = Cursor::new(&self.file);
-        cursor.reading("list".to_owned());
-        cursor.take(self.start)?;
+        let mut cursor = self.cursor()?;
         let mut parts = Vec::new();
         for _ in 0..self.len {
             match part(element(&mut cursor, self.kind, 0)?) {
@@ -77,6 +90,14 @@ impl List {
             }
         }
         Ok(Some(parts))
+    }
+
+    /// At the first element.
+    fn cursor(&self) -> Result<Cursor<'_>, Error> {
+        let mut cursor = Cursor::new(&self.file);
+        cursor.reading("list".to_owned());
+        cursor.take(self.start)?;
+        Ok(cursor)
     }
 }
 
