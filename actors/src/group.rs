@@ -185,6 +185,8 @@ impl Group {
         }
         self.ask(ctx);
         self.plan(ctx);
+        // A sequence that settled just now pulls what the store has of it.
+        self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
         }

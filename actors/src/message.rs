@@ -255,7 +255,7 @@ pub struct Blocks {
     /// First piece, counted in the lease.
     pub first: u32,
     /// One entry a piece.
-    pub data: Option<Vec<Vec<u8>>>,
+    pub data: Option<Vec<Payload>>,
 }
 
 // ---- cache ----------------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ pub struct Exported {
     /// Who reads them.
     pub reader: Reader,
     /// One entry a place.
-    pub data: Vec<Vec<u8>>,
+    pub data: Vec<Payload>,
 }
 
 /// Logits at one position.

@@ -10,6 +10,7 @@ use millstream_runtime::{Actor, Ctx, ReplyOut};
 
 use crate::message::{Export, Exported, Import, Observed, Place, RowState, Sample, Step, StepDone, StepRow};
 use crate::sample::Sampler;
+use crate::store::Buffers;
 
 mod images;
 
@@ -34,6 +35,10 @@ pub struct Device {
     pub blocks: usize,
     /// State slots beside them.
     pub slots: usize,
+    /// Whether its memory is taken from the system at the start.
+    pub reserve: bool,
+    /// Memory for what leaves it.
+    pub buffers: Buffers,
 }
 
 /// See the module.
@@ -41,6 +46,7 @@ pub struct Rank {
     model: Arc<dyn Model>,
     backend: Box<dyn Backend>,
     kv: KvMemory,
+    buffers: Buffers,
     scratch: Scratch,
     sampler: Sampler,
     done: ReplyOut<StepDone>,
@@ -50,11 +56,14 @@ pub struct Rank {
 impl Rank {
     /// Answers steps through `done`. `cost` counts in the simulator only.
     pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
-        let Device { model, backend, layout, blocks, slots } = device;
+        let Device { model, backend, layout, blocks, slots, reserve, buffers } = device;
         // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
-        let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
+        let mut kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
+        if reserve {
+            kv.reserve();
+        }
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
-        Self { model, backend, kv, scratch, sampler, done, cost }
+        Self { model, backend, kv, buffers, scratch, sampler, done, cost }
     }
 
     /// Panics when bytes do not fit the layout or the model refuses the rows: group and rank would disagree from here
@@ -146,8 +155,13 @@ impl Rank {
 
     fn export(&self, export: Export) -> Exported {
         let bytes = |place: &Place| match place {
-            Place::Block(block) => self.kv.export(block.0),
-            Place::Slot(slot) => self.kv.export_slot(slot.0),
+            Place::Block(block) => {
+                let bytes = self.kv.block(block.0);
+                let mut buffer = self.buffers.take(bytes.len());
+                buffer.copy_from_slice(bytes);
+                buffer.into()
+            }
+            Place::Slot(slot) => self.kv.export_slot(slot.0).into(),
         };
         let data = export.places.iter().map(bytes).collect();
         Exported { reader: export.reader, data }

@@ -8,6 +8,7 @@
 //! - `index` knows which block is where; it is made of the footers, and of nothing else.
 //! - `queue` collects blocks to be stored until they fill a pack.
 //! - `fetching` joins what is wanted to few large reads, one flight for each block.
+//! - `buffers` keeps the memory that bytes come in.
 //! - `touches` tells other processes, and the next start, what was hit.
 //! - `retain` chooses what goes when room is wanted; `compaction` writes anew what is left of packs that went mostly.
 //!
@@ -25,6 +26,7 @@
 //!
 //! [`Blob`]: millstream_runtime::blob::Blob
 
+mod buffers;
 mod compaction;
 mod fetching;
 mod index;
@@ -37,6 +39,7 @@ mod tier;
 mod touches;
 mod wish;
 
+pub use buffers::{Buffer, Buffers};
 pub use fetching::{FetchId, FetchPlan, News};
 pub use options::{Budget, Class, ClassId, Stamp, Tenant, TierOptions, WriterId};
 pub use pack::{BlockRecord, Footer, PackName, Refused};

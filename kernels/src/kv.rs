@@ -158,6 +158,13 @@ impl KvMemory {
         KvMemory { slots: states, rings, ..self }
     }
 
+    /// Takes all memory from the system now, which gives it when it is first written otherwise: no step waits for it then.
+    pub fn reserve(&mut self) {
+        memory::touch(&mut self.memory);
+        memory::touch(&mut self.slots);
+        self.rings.iter_mut().for_each(|rings| rings.reserve());
+    }
+
     /// Number of state slots; 0 where a slot holds nothing.
     pub fn slots(&self) -> usize {
         match &self.rings {
@@ -257,9 +264,14 @@ impl KvMemory {
     }
 
     /// The bytes of a block, all layers, to be stored or sent to a rank of the same layout.
-    pub fn export(&self, block: u32) -> Vec<u8> {
+    pub fn block(&self, block: u32) -> &[u8] {
         let start = self.layer_start(0, block);
-        self.memory[start..][..self.layout.bytes_per_block()].to_vec()
+        &self.memory[start..][..self.layout.bytes_per_block()]
+    }
+
+    /// The same, copied.
+    pub fn export(&self, block: u32) -> Vec<u8> {
+        self.block(block).to_vec()
     }
 
     /// Fills a block from bytes that [`KvMemory::export`] gave under the same layout.
@@ -365,6 +377,7 @@ mod tests {
             assert_eq!(bytes.len(), layout.bytes_per_block());
             let mut into = KvMemory::new(layout, 4);
             into.import(3, &bytes).expect("same layout");
+            into.reserve();
             assert_eq!(
                 (into.stored(0, 3, 1), into.stored(1, 3, 0)),
                 (from.stored(0, 1, 1), from.stored(1, 1, 0))

@@ -25,6 +25,19 @@ pub(crate) fn map(bytes: usize, what: &'static str) -> Result<MmapMut, Error> {
     Ok(memory)
 }
 
+/// Takes all of `memory` from the system, if it has not given it yet. What stands there stays.
+pub(crate) fn touch(memory: &mut MmapMut) {
+    #[cfg(target_os = "linux")]
+    if memory.advise(memmap2::Advice::PopulateWrite).is_ok() {
+        return;
+    }
+    // A system that does not know the advice: a page is there once it was written.
+    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = std::hint::black_box(*byte));
+}
+
+/// Bytes of a page, or fewer.
+const PAGE: usize = 4 << 10;
+
 #[cfg(test)]
 mod tests {
     use super::*;

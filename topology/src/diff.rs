@@ -168,6 +168,7 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     line("activations".to_owned(), Scalar::Text(plan.activations.to_string()).to_string());
     line("kv".to_owned(), Scalar::Text(plan.kv.to_string()).to_string());
     line("decoder_truncation".to_owned(), plan.decoder_truncation.to_string());
+    line("reserve".to_owned(), plan.reserve.to_string());
     for host in &plan.hosts {
         line(format!("hosts.{}.devices", host.name), host.devices.to_string());
         for (key, value) in [("address", &host.address), ("supernode", &host.supernode)] {

@@ -22,7 +22,8 @@ pub fn expand(plan: &Plan) -> String {
     let (name, model) = (quoted(&plan.name), quoted(&plan.model));
     let mut out = format!("name = {name}\nmodel = {model}\n");
     line(&mut out, format_args!("activations = \"{}\"\nkv = \"{}\"", plan.activations, plan.kv));
-    line(&mut out, format_args!("decoder_truncation = {}\n\n[hosts]", plan.decoder_truncation));
+    line(&mut out, format_args!("decoder_truncation = {}", plan.decoder_truncation));
+    line(&mut out, format_args!("reserve = {}\n\n[hosts]", plan.reserve));
     for host in &plan.hosts {
         line(&mut out, format_args!("{} = {}", host.name, host_table(host)));
     }

@@ -130,6 +130,12 @@ pub(crate) static ROOT: &[Key] = &[
         "Layers behind the last source of keys see only the newest tokens of a prompt, in models made for that.",
     ),
     key(
+        "reserve",
+        Kind::Flag,
+        Preset::Flag(false),
+        "Memory for keys, values and the host tier is taken from the system at the start, so that no request waits for it.",
+    ),
+    key(
         "hosts",
         Kind::Named(HOST),
         Preset::None,

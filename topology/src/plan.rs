@@ -29,6 +29,9 @@ pub struct Plan {
     pub kv: KvFormat,
     /// Whether the layers behind the last source of keys see only the newest tokens of a prompt, in models made for that.
     pub decoder_truncation: bool,
+    /// Whether memory for keys, values and the host tier is taken from the system at the start, not when it is first
+    /// written.
+    pub reserve: bool,
     /// Every host, patterns written out, in natural order (`p2` before `p10`).
     pub hosts: Vec<Host>,
     /// Every actor, implied ones too: by role in the order of a request's road, then by name.

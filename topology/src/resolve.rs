@@ -120,6 +120,7 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
         activations: activations(&spec.root),
         kv: kv(&spec.root),
         decoder_truncation: spec.root.flag("decoder_truncation").unwrap_or(false),
+        reserve: spec.root.flag("reserve").unwrap_or(false),
         actors: draft.actors.iter().map(|actor| actor_plan(actor, &draft)).collect(),
         wires,
         limits: limits(&spec.root),

@@ -28,11 +28,13 @@ use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{EncodeDoor, Router, RouterLanes};
 use crate::sched::{Bounds, StoreBounds};
-use crate::store::{TierOptions, Told, Wish};
+use crate::store::{Buffers, TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
 /// Host memory for blocks on their way between groups and a store that lasts, where the file does not say.
 const HOST_BYTES: u64 = 1 << 28;
+/// Memory of blocks on their way between groups that is kept, where nothing stores them.
+const BETWEEN_BYTES: u64 = 1 << 26;
 /// What a disk takes in the simulator: a fast local one.
 const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0 };
 /// Messages between shell and gateway.
@@ -44,6 +46,8 @@ pub(super) struct Wiring<'a> {
     pub resources: &'a Resources,
     pub driver: Driver,
     pub graph: GraphBuilder,
+    /// Memory for blocks on their way.
+    pub buffers: Buffers,
 }
 
 /// The whole graph.
@@ -53,7 +57,8 @@ pub(super) fn wire(
     driver: Driver,
     (groups, encoders): (Vec<GroupPlan>, Vec<EncodePlan>),
 ) -> Result<Assembly, Error> {
-    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new() };
+    let buffers = buffers(plan, &groups, driver);
+    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new(), buffers };
     let seats = Seats::new(&mut wiring, &groups, &encoders)?;
     let lanes = Lanes::new(&mut wiring, &seats, &groups)?;
     let (doors, replies) = wiring.doors(&seats.gateway);
@@ -96,6 +101,27 @@ pub(super) fn wire(
     Ok(Assembly { graph, doors, gauges, encoders, cache, reach })
 }
 
+/// The size of the tier that is one of these.
+fn tier_size(plan: &Plan, kinds: &[&str]) -> Option<u64> {
+    plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()))?.size
+}
+
+/// Bytes of blocks in host memory.
+fn host_bytes(plan: &Plan) -> u64 {
+    tier_size(plan, &["host"]).unwrap_or(HOST_BYTES)
+}
+
+/// Memory for blocks between groups, host memory, and disks.
+fn buffers(plan: &Plan, groups: &[GroupPlan], driver: Driver) -> Buffers {
+    let block = groups.first().map_or(0, |group| group.layout.bytes_per_block());
+    let stored = cache_name(plan).is_some();
+    let buffers = Buffers::new(block, if stored { host_bytes(plan) } else { BETWEEN_BYTES });
+    if plan.reserve && stored && matches!(driver, Driver::Live) {
+        buffers.reserve();
+    }
+    buffers
+}
+
 /// What a group is made of, each time its unit is started.
 struct GroupRecipe {
     plan: GroupPlan,
@@ -111,6 +137,11 @@ impl GroupRecipe {
 }
 
 impl Wiring<'_> {
+    /// Whether memory is taken from the system at the start.
+    fn reserves(&self) -> bool {
+        self.plan.reserve && matches!(self.driver, Driver::Live)
+    }
+
     /// Name of the actor of a control role.
     pub(super) fn name(&self, role: &Role) -> Result<String, Error> {
         let actor = self.plan.actors_of(role).next().ok_or_else(|| Error::Missing(role.to_string()))?;
@@ -246,10 +277,8 @@ impl Wiring<'_> {
         groups: Vec<(String, ReplyOut<CacheAnswer>)>,
         (disks, chain): (Vec<HoldOut<Wish>>, Option<&HashChain>),
     ) -> Arc<CacheGauges> {
-        let tier =
-            |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
-        let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
-        let total = tier(&["disk", "shared"]).and_then(|tier| tier.size).unwrap_or(u64::MAX);
+        let bytes = host_bytes(self.plan);
+        let total = tier_size(self.plan, &["disk", "shared"]).unwrap_or(u64::MAX);
         let gauges = Arc::new(CacheGauges::default());
         let (shown, store) = (Arc::clone(&gauges), self.resources.store.clone().zip(chain.cloned()));
         self.graph.actor(seat, move || {
@@ -271,7 +300,9 @@ impl Wiring<'_> {
             Driver::Live => DiskCost::default(),
             Driver::Sim(_) => DISK_COST,
         };
-        self.graph.actor(seat, move || Disk::new(Arc::clone(&store.blob), told.clone(), cost));
+        let buffers = self.buffers.clone();
+        self.graph
+            .actor(seat, move || Disk::new(Arc::clone(&store.blob), buffers.clone(), told.clone(), cost));
     }
 
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
@@ -284,9 +315,11 @@ impl Wiring<'_> {
             Driver::Sim(cost) => (1, cost),
         };
         let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
+        let (reserve, buffers) = (self.reserves(), self.buffers.clone());
         self.graph.actor(seat, move || {
             let backend = Box::new(CpuBackend::new(threads, &[]));
-            let device = Device { model: Arc::clone(&model), backend, layout, blocks, slots };
+            let (model, buffers) = (Arc::clone(&model), buffers.clone());
+            let device = Device { model, backend, layout, blocks, slots, reserve, buffers };
             Rank::new(device, done.clone(), cost)
         });
     }

@@ -84,7 +84,10 @@ impl Group {
             let sequence = ask.sequence();
             match door.lanes.asks.offer(ask) {
                 Ok(()) => _ = door.due.insert(sequence, now + PATIENCE),
-                Err(_) => self.scheduler.give_up(sequence),
+                Err(_) => {
+                    self.scheduler.give_up(sequence);
+                    ctx.wake_at(now); // it may begin without
+                }
             }
         }
         if let Some(&due) = door.due.values().min() {
@@ -100,7 +103,7 @@ impl Group {
                 others.push(Exported { reader, data });
                 continue;
             };
-            let kept = names.iter().zip(data).map(|(&name, data)| Kept { name, data: data.into() });
+            let kept = names.iter().zip(data).map(|(&name, data)| Kept { name, data });
             if door.lanes.keeps.offer(kept.collect()).is_err() {
                 door.refused += names.len() as u64;
             }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use super::buffers::LARGE;
 use super::index::{Index, Place};
 use super::options::{Tenant, TierOptions};
 use super::pack::PackName;
@@ -117,11 +118,14 @@ impl Reading {
     pub(super) fn check(expected: &Expected, got: &[Payload]) -> Option<Payload> {
         let whole = got.get(expected.range).filter(|whole| expected.at.end <= whole.len())?;
         let bytes = whole.slice(expected.at.clone());
-        (crc32c::crc32c(&bytes) == expected.crc).then_some(bytes)
+        // A small block alone would keep the memory of all that were read with it.
+        let own = |bytes: Payload| if bytes.len() < LARGE { bytes.to_vec().into() } else { bytes };
+        (crc32c::crc32c(&bytes) == expected.crc).then(|| own(bytes))
     }
 }
 
-/// Reads for blocks in the order in which they are wanted. Neighbours in a pack are read as one.
+/// Reads for blocks in the order in which they are wanted. Neighbours in a pack are read as one, unless they are large:
+/// then each comes in memory of its own.
 pub(super) fn readings(places: &[Place], index: &Index, options: &TierOptions) -> Vec<Reading> {
     let mut readings: Vec<Reading> = Vec::new();
     let mut last = None;
@@ -139,7 +143,9 @@ pub(super) fn readings(places: &[Place], index: &Index, options: &TierOptions) -
         }
         last = Some(place.pack);
         let reading = readings.last_mut().expect("one was pushed");
-        match reading.ranges.last_mut().filter(|range| wanted.start - range.end <= options.gap_bytes) {
+        let near = |range: &&mut Range<u64>| wanted.start - range.end <= options.gap_bytes;
+        let joined = reading.ranges.last_mut().filter(|_| (entry.bytes as usize) < LARGE).filter(near);
+        match joined {
             Some(range) => range.end = wanted.end,
             None => reading.ranges.push(wanted.clone()),
         }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use millstream_runtime::blob::{Blob, BlobError, Listed, Part};
 
+use super::buffers::{Buffer, Buffers};
+
 /// Bytes that several may hold: all or a part of what was read or made at once.
 #[derive(Clone, Default)]
 pub struct Payload {
-    whole: Arc<Vec<u8>>,
+    whole: Arc<Buffer>,
     start: usize,
     end: usize,
 }
@@ -22,9 +24,15 @@ impl Payload {
     }
 }
 
+impl From<Buffer> for Payload {
+    fn from(bytes: Buffer) -> Self {
+        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes) }
+    }
+}
+
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes) }
+        Buffer::from(bytes).into()
     }
 }
 
@@ -122,9 +130,14 @@ impl Wish {
 
     /// Carries it out. This waits for as long as the store takes: for a thread that may.
     pub fn carry_out(self, store: &dyn Blob) -> Told {
+        self.carry_out_with(store, &Buffers::default())
+    }
+
+    /// The same; what is read comes in memory of `buffers`.
+    pub fn carry_out_with(self, store: &dyn Blob, buffers: &Buffers) -> Told {
         let result = match self.io {
             Io::List { prefix } => store.list(&prefix).map(Got::Listed),
-            Io::Read { name, ranges } => read(store, &name, &ranges).map(Got::Bytes),
+            Io::Read { name, ranges } => read(store, &name, (&ranges, buffers)).map(Got::Bytes),
             Io::Put { name, parts } => {
                 let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
                 store.put(&name, &parts).map(|()| Got::Done)
@@ -135,9 +148,13 @@ impl Wish {
     }
 }
 
-fn read(store: &dyn Blob, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Payload>, BlobError> {
-    let room = |range: &Range<u64>| vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
-    let mut found: Vec<Vec<u8>> = ranges.iter().map(room).collect();
+fn read(
+    store: &dyn Blob,
+    name: &str,
+    (ranges, buffers): (&[Range<u64>], &Buffers),
+) -> Result<Vec<Payload>, BlobError> {
+    let room = |range: &Range<u64>| buffers.take(usize::try_from(range.end - range.start).unwrap_or(0));
+    let mut found: Vec<Buffer> = ranges.iter().map(room).collect();
     let parts = found.iter_mut().zip(ranges).map(|(into, range)| Part { start: range.start, into });
     store.read(name, &mut parts.collect::<Vec<_>>())?;
     Ok(found.into_iter().map(Payload::from).collect())

@@ -65,7 +65,7 @@ impl KvMemory {
     /// Adds the bytes of the rings of a slot.
     pub(super) fn export_rings(&self, slot: u32, bytes: &mut Vec<u8>) {
         let Some(rings) = &self.rings else { return };
-        self.ring(slot).for_each(|block| bytes.extend(rings.export(block)));
+        self.ring(slot).for_each(|block| bytes.extend(rings.block(block)));
     }
 
     /// Fills the rings of a slot from bytes, which are as many as they take.
