@@ -38,8 +38,13 @@ fn what_a_dead_group_computed_is_not_computed_again() {
         let plan =
             plan_with(TIERS, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
         let mut world = World::new(&plan, &resources, 1, Faults::none());
-        for (n, request) in (0..).zip(&requests) {
-            world.submit_at(Duration::from_secs(10 * n), request.clone());
+        for request in &requests {
+            let start = world.sim.now() + Duration::from_secs(1);
+            world.submit_at(start.saturating_since(Time::ZERO), request.clone());
+            world.sim.run_until(start + Duration::from_secs(1));
+            world.read();
+            let answered = world.answers.get(&request.request).is_some_and(|answer| answer.outcome.is_some());
+            assert!(answered, "nobody waits for a wake that is for others");
             world.run();
             world.assert_quiet(model);
             assert!(world.sim.kill("decode"));
