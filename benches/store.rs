@@ -12,11 +12,12 @@ use std::fs;
 use std::io::{BufRead, Read};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
-    Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
+    Buffers, Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
 };
 use millstream_runtime::blob::{Blob, Folder, Memory, Part};
 
@@ -126,10 +127,11 @@ fn index(folder: &Path, blocks: u64) {
     );
 }
 
-/// A chain of 1,024 blocks of 295 kB, fetched and read plainly by turns.
+/// A chain of 1,024 blocks of 295 kB, fetched and read plainly by turns: from the disk, as after a day, and from the
+/// system's cache, as right after it was written.
 fn chains(folder: &Path) {
     let blob = Folder::open(folder).expect("a folder");
-    let options = |writer| TierOptions::new(WriterId(writer), [1; 16]);
+    let options = |writer| TierOptions { wishes: 256, ..TierOptions::new(WriterId(writer), [1; 16]) };
     let mut tier = open(options(1), &blob);
 
     for depth in 0..1_024 {
@@ -140,32 +142,71 @@ fn chains(folder: &Path) {
     settle(&mut tier, &blob, NOW);
     let wanted: Vec<BlockHash> = (0..1_024).map(|depth| name(1, depth)).collect();
     let mut memory = vec![1; wanted.len() * BLOCK];
-    for round in 0..4 {
+    let buffers = Buffers::new(BLOCK, (wanted.len() * BLOCK) as u64);
+    buffers.reserve();
+    for round in 0..8 {
+        let cold = round < 4;
+        let forget = || {
+            if cold {
+                forget(folder, &blob)
+            }
+        };
+        forget();
         let start = Instant::now();
         let bytes = plain(folder);
         let plain = bytes as f64 / start.elapsed().as_secs_f64();
+        forget();
         let start = Instant::now();
         let plan = tier.fetch(FetchId(round), &wanted, Tenant::default(), (CLASS, NOW));
-        let mut arrived = 0;
-        while let Some(wish) = tier.wish() {
-            tier.tell(wish.carry_out(&blob), NOW);
+        let arrived = restore(&mut tier, (&blob, &buffers), &mut memory);
+        let fetched = plan.bytes as f64 / start.elapsed().as_secs_f64();
+        assert_eq!(arrived, wanted.len(), "all have arrived");
+        println!(
+            "chain of {} MB in {} reads from the {}: {:.2} GB/s, checked and copied to its place; plain read of the same files {:.2} GB/s: {:.0} %",
+            plan.bytes / 1_000_000,
+            plan.reads,
+            if cold { "disk" } else { "system's cache" },
+            fetched / 1e9,
+            plain / 1e9,
+            100.0 * fetched / plain
+        );
+    }
+}
+
+/// Has the system drop what it keeps of the files, as `dd` of GNU coreutils asks it to.
+fn forget(folder: &Path, blob: &Folder) {
+    for object in blob.list("").expect("a folder") {
+        let from = format!("if={}", folder.join(&object.name).display());
+        let dropped = Command::new("dd").args([&from, "iflag=nocache", "count=0", "status=none"]).status();
+        assert!(dropped.expect("dd").success(), "{from}");
+    }
+}
+
+/// Two threads read, as disks of a cache do, and this one is told and copies. Returns how many blocks came.
+fn restore(tier: &mut Tier, (blob, buffers): (&Folder, &Buffers), memory: &mut [u8]) -> usize {
+    let wishes: Vec<_> = std::iter::from_fn(|| tier.wish()).collect();
+    let (count, wishes) = (wishes.len(), Mutex::new(wishes.into_iter()));
+    let (tell, told) = mpsc::channel();
+    let mut arrived = 0;
+    std::thread::scope(|scope| {
+        for tell in [tell.clone(), tell] {
+            let next = || wishes.lock().expect("nobody panics").next();
+            scope.spawn(move || {
+                while let Some(wish) = next() {
+                    tell.send(wish.carry_out_with(blob, buffers)).expect("it is waited for");
+                }
+            });
+        }
+        for told in told.iter().take(count) {
+            tier.tell(told, NOW);
             while let Some(news) = tier.news() {
                 let News::Arrived { place, bytes, .. } = news else { continue };
                 memory[place * BLOCK..(place + 1) * BLOCK].copy_from_slice(&bytes);
                 arrived += 1;
             }
         }
-        let fetched = plan.bytes as f64 / start.elapsed().as_secs_f64();
-        assert_eq!(arrived, wanted.len(), "all have arrived");
-        println!(
-            "chain of {} MB in {} reads: {:.2} GB/s, checked and copied to its place; plain read of the same files {:.2} GB/s: {:.0} %",
-            plan.bytes / 1_000_000,
-            plan.reads,
-            fetched / 1e9,
-            plain / 1e9,
-            100.0 * fetched / plain
-        );
-    }
+    });
+    arrived
 }
 
 /// Reads all files of a folder from their beginning to their end, into one buffer. Returns their bytes.

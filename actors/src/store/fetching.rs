@@ -120,7 +120,7 @@ impl Reading {
         let bytes = whole.slice(expected.at.clone());
         // A small block alone would keep the memory of all that were read with it.
         let own = |bytes: Payload| if bytes.len() < LARGE { bytes.to_vec().into() } else { bytes };
-        (crc32c::crc32c(&bytes) == expected.crc).then(|| own(bytes))
+        (bytes.sum() == expected.crc).then(|| own(bytes))
     }
 }
 

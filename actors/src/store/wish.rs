@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millstream_runtime::blob::{Blob, BlobError, Listed, Part};
 
-use super::buffers::{Buffer, Buffers};
+use super::buffers::{Buffer, Buffers, LARGE};
 
 /// Bytes that several may hold: all or a part of what was read or made at once.
 #[derive(Clone, Default)]
@@ -14,19 +14,32 @@ pub struct Payload {
     whole: Arc<Buffer>,
     start: usize,
     end: usize,
+    /// Checksum of these bytes, where they were summed when they were read.
+    sum: Option<u32>,
 }
 
 impl Payload {
     /// A part of it, without a copy. Panics beyond its end.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
-        Self { whole: self.whole.clone(), start: self.start + range.start, end: self.start + range.end }
+        let sum = self.sum.filter(|_| range.len() == self.len());
+        Self { whole: self.whole.clone(), start: self.start + range.start, end: self.start + range.end, sum }
+    }
+
+    /// Its CRC-32C (RFC 3720, appendix B.4).
+    pub fn sum(&self) -> u32 {
+        self.sum.unwrap_or_else(|| crc32c::crc32c(self))
+    }
+
+    /// The same bytes, summed here and now: by a thread that has just read them, and not by the one that is told.
+    fn summed(self) -> Self {
+        Self { sum: Some(self.sum()), ..self }
     }
 }
 
 impl From<Buffer> for Payload {
     fn from(bytes: Buffer) -> Self {
-        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes) }
+        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes), sum: None }
     }
 }
 
@@ -157,5 +170,6 @@ fn read(
     let mut found: Vec<Buffer> = ranges.iter().map(room).collect();
     let parts = found.iter_mut().zip(ranges).map(|(into, range)| Part { start: range.start, into });
     store.read(name, &mut parts.collect::<Vec<_>>())?;
-    Ok(found.into_iter().map(Payload::from).collect())
+    let sum = |bytes: Payload| if bytes.len() < LARGE { bytes } else { bytes.summed() };
+    Ok(found.into_iter().map(|bytes| sum(bytes.into())).collect())
 }
