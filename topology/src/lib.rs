@@ -46,3 +46,4 @@ pub use replay::{NoReplay, Replay};
 pub use resolve::{HostFacts, check, laptop, resolve};
 pub use schema::schema;
 pub use spec::{FILE_LEN_MAX, Spec, parse};
+pub use units::{size_of, time_of};

@@ -12,6 +12,7 @@ use crate::id::{ActorName, HostName, PlanId, PortName};
 use crate::units;
 
 mod cache;
+mod named;
 
 pub(crate) use cache::CLASSES;
 pub use cache::{Cache, Retention, Tenant, Tier};
