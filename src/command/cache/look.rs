@@ -170,10 +170,11 @@ impl Chain<'_> {
             None | Some(0) => "expired".to_owned(),
             Some(left) => format!("{} left", age(left)),
         };
+        let name = format!("{:?}", self.first.hash);
         let ends = u64::from(self.first.depth) + self.sum.blocks as u64;
         format!(
-            "{:.8}  {:12}  blocks {}..{ends}, {}  {}  tenant {}  used {} ago, {left}",
-            format!("{:?}", self.first.hash),
+            "{:.8}  {}  blocks {}..{ends}, {}  {}  tenant {}  used {} ago, {left}",
+            name,
             self.layout.model(),
             self.first.depth,
             size(self.sum.bytes),
