@@ -25,8 +25,7 @@ pub(super) fn gc(args: &CacheGcArgs) -> anyhow::Result<Done> {
     opened.options.budget.total = u64::MAX;
     let mut layouts = opened.layouts()?;
     let now = opened.now;
-    let idle =
-        args.ttl.map(|ttl| Stamp(now.0.saturating_sub(u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX))));
+    let idle = args.ttl.map(|ttl| opened.before(ttl));
     // Classes and tenants first: what they give up counts no more.
     layouts.iter_mut().for_each(|layout| layout.tier.collect(now));
     let over =
@@ -84,7 +83,7 @@ pub(super) fn discard(args: &CacheDropArgs) -> anyhow::Result<Done> {
     for layout in layouts.iter_mut().filter(|layout| which.has(layout)) {
         done.discard(&opened, layout, |held| which.is(held), false);
         if args.all {
-            done.clear(&opened, layout)?;
+            clear(&opened, layout)?;
         }
     }
     done.print(&args.look, &opened, false)
@@ -101,6 +100,14 @@ fn agreed(opened: &Opened, sum: Sum) -> anyhow::Result<bool> {
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Deletes what a layout has beside blocks.
+fn clear(opened: &Opened, layout: &Layout) -> anyhow::Result<()> {
+    for object in opened.blob.list(&format!("{}/", layout.name))? {
+        opened.blob.delete(&object.name)?;
+    }
+    Ok(())
 }
 
 /// What was let go, or would be.
@@ -147,14 +154,6 @@ impl Changes {
             count(left.blocks, "block"),
             size(left.bytes),
         ));
-    }
-
-    /// Deletes what a layout has beside blocks.
-    fn clear(&mut self, opened: &Opened, layout: &Layout) -> anyhow::Result<()> {
-        for object in opened.blob.list(&format!("{}/", layout.name))? {
-            opened.blob.delete(&object.name)?;
-        }
-        Ok(())
     }
 
     fn print(self, args: &crate::args::CacheLookArgs, opened: &Opened, dry: bool) -> anyhow::Result<Done> {

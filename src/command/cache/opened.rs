@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millstream_actors::assemble::keeping;
 use millstream_actors::store::{Stamp, Sum, Tenant, Tier, TierOptions, WriterId};
@@ -114,6 +115,11 @@ impl Opened {
         let mut text = vec![0; usize::try_from(bytes).ok().filter(|_| bytes <= ABOUT_BYTES_MAX)?];
         self.blob.read(&name, &mut [Part { start: 0, into: &mut text }]).ok()?;
         serde_json::from_slice(&text).ok()
+    }
+
+    /// So long ago.
+    pub(super) fn before(&self, time: Duration) -> Stamp {
+        Stamp(self.now.0.saturating_sub(u32::try_from(time.as_secs()).unwrap_or(u32::MAX)))
     }
 
     /// Does all that a tier wishes.

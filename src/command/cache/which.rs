@@ -11,7 +11,7 @@ pub(super) struct Which<'a> {
     args: &'a CacheWhichArgs,
     opened: &'a Opened,
     /// Those used later are not meant.
-    used_by: Stamp,
+    used_by: Option<Stamp>,
 }
 
 impl<'a> Which<'a> {
@@ -24,8 +24,7 @@ impl<'a> Which<'a> {
         opened: &'a Opened,
         layouts: &[Layout],
     ) -> Result<Self, Refused> {
-        let older = args.older.map_or(0, |older| u32::try_from(older.as_secs()).unwrap_or(u32::MAX));
-        let which = Self { args, opened, used_by: Stamp(opened.now.0.saturating_sub(older)) };
+        let which = Self { args, opened, used_by: args.older.map(|older| opened.before(older)) };
         if layouts.is_empty() {
             return Ok(which);
         }
@@ -74,6 +73,6 @@ impl<'a> Which<'a> {
 
     /// Whether a block of such a layout is meant.
     pub(super) fn is(&self, held: &Held<'_>) -> bool {
-        held.used <= self.used_by && self.is_of_class(held) && self.is_of_tenant(held)
+        self.used_by.is_none_or(|by| held.used <= by) && self.is_of_class(held) && self.is_of_tenant(held)
     }
 }
