@@ -6,8 +6,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod cache;
 mod choice;
 
+pub use cache::{
+    CacheArgs, CacheCommand, CacheDropArgs, CacheGcArgs, CacheListArgs, CacheLookArgs, CacheWhichArgs,
+};
 pub use choice::ChoiceArgs;
 
 /// An actor-based dataflow runtime that serves large language models.
@@ -50,6 +54,8 @@ pub enum Command {
     Place(PlaceArgs),
     /// Download a model from the Hugging Face hub
     Pull(PullArgs),
+    /// Look after a prefix store, also while servers use it
+    Cache(CacheArgs),
 }
 
 /// Flags of `serve`.

@@ -4,6 +4,7 @@ use crate::args::{Cli, Command};
 use crate::source::Refused;
 
 mod bench;
+mod cache;
 mod chat;
 mod doctor;
 mod eval;
@@ -57,6 +58,7 @@ pub async fn run(cli: Cli) -> Done {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Place(args) => place::place(&args),
         Command::Pull(args) => pull::pull(args).await,
+        Command::Cache(args) => cache::cache(args).await,
     };
     done.unwrap_or_else(|error| failed(&error))
 }

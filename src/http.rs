@@ -10,7 +10,7 @@
 //! | `GET /metrics` | Prometheus text |
 //!
 //! `ask` reads the body, `images` what it has to be looked at, `generate` asks the desk, `openai` writes the answer, `sse` streams it, `fault` is everything
-//! that goes wrong, `body` and `listen` keep the bounds, `names` keeps pages of other origins out.
+//! that goes wrong, `keeping` says whose blocks are, `body` and `listen` keep the bounds, `names` keeps pages of other origins out.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ mod fields;
 mod generate;
 mod health;
 mod images;
+mod keeping;
 pub(crate) mod listen;
 mod logprobs;
 mod metrics;
@@ -49,6 +50,7 @@ pub(crate) use body::Bodies;
 use body::Held;
 use fault::Fault;
 pub(crate) use images::Images;
+pub(crate) use keeping::Keepings;
 pub(crate) use names::Names;
 pub(crate) use text::Text;
 
@@ -80,6 +82,7 @@ pub(crate) struct Http {
     pub(crate) names: Arc<Names>,
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) text: Arc<Text>,
+    pub(crate) keepings: Arc<Keepings>,
     /// Where the model has eyes.
     pub(crate) images: Option<Arc<Images>>,
     /// A turn, or a wait for a step, longer than this is not well.

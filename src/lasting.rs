@@ -1,6 +1,6 @@
 //! Opens the tier of a plan in which blocks outlive the process: a folder, or a store that many hosts reach.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -21,7 +21,7 @@ pub fn open(tier: &Tier, beside: &Path, model: &Path) -> Result<LastingStore, Re
     let refused = |cause: &dyn std::fmt::Display| {
         Refused::Unreadable(format!("millstream: cache.tiers, {} = \"{place}\": {cause}", tier.kind))
     };
-    let blob = blob(tier, &beside.join(place)).map_err(|error| refused(&error))?;
+    let blob = blob(&tier.kind, place, beside).map_err(|error| refused(&error))?;
     let model = millstream_kernels::fingerprint(model).map_err(|error| refused(&error))?;
     // No other run of a process has this number; the lives of its cache count on from there.
     let writer = Arc::new(AtomicU64::new(clock::fresh_seed()));
@@ -29,10 +29,13 @@ pub fn open(tier: &Tier, beside: &Path, model: &Path) -> Result<LastingStore, Re
     Ok(LastingStore { blob, model, writer, began })
 }
 
-fn blob(tier: &Tier, folder: &PathBuf) -> anyhow::Result<Arc<dyn Blob>> {
-    let place = tier.place.as_deref().unwrap_or_default();
-    match (tier.kind.as_str(), place.strip_prefix("file://")) {
-        ("disk", _) => Ok(Arc::new(Folder::open(folder)?)),
+/// Opens the byte store of a tier of this kind.
+///
+/// # Errors
+/// There is none, or it does not let us.
+pub(crate) fn blob(kind: &str, place: &str, beside: &Path) -> anyhow::Result<Arc<dyn Blob>> {
+    match (kind, place.strip_prefix("file://")) {
+        ("disk", _) => Ok(Arc::new(Folder::open(beside.join(place))?)),
         (_, Some(path)) if path.starts_with('/') => Ok(Arc::new(Folder::open(path)?)),
         (_, Some(_)) => {
             anyhow::bail!("it must be file:// and the whole path of a folder, such as file:///mnt/kv")

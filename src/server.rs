@@ -1,7 +1,6 @@
 //! `serve`: a mill with HTTP before it. Tests and examples hold a [`Server`] too.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use millstream_topology::Plan;
 
 use crate::clock;
 use crate::http::listen::Listening;
-use crate::http::{self, Bodies, Facts, Http, Images, Names, Text};
+use crate::http::{self, Bodies, Facts, Http, Images, Keepings, Names, Text};
 use crate::mill::{self, Mill};
 
 pub use crate::http::listen::ConnectionBounds;
@@ -98,6 +97,7 @@ impl Server {
                 .map(|settings| Arc::new(Images::new(&settings, body_max))),
             mill: Arc::clone(&mill),
             facts: Arc::new(facts),
+            keepings: Arc::new(Keepings::new(&plan.cache)),
             names: Arc::new(Names::new(address, &gateway.settings.hosts)),
             bodies: Arc::new(Bodies::new(body_max, bounds.bodies_max, bounds.body_wait_max)),
             busy_max: bounds.busy_max,
@@ -140,28 +140,9 @@ impl Server {
     }
 }
 
-/// What a topology is called that names nothing itself.
-const UNNAMED: &str = "millstream";
-
-/// The name clients ask for: the topology's, or else the name of the model's repository, file or folder.
+/// The name clients ask for: [`Plan::served_name`].
 pub fn served_name(plan: &Plan) -> String {
-    if plan.name != UNNAMED {
-        return plan.name.clone();
-    }
-    let path = Path::new(&plan.model);
-    if let Some(repository) = repository(path) {
-        return repository;
-    }
-    let gguf = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
-    let name = if gguf { path.file_stem() } else { path.file_name() };
-    name.map_or_else(|| plan.model.clone(), |name| name.to_string_lossy().into_owned())
-}
-
-/// The repository whose snapshot a folder is, in the cache of Hugging Face tools: the folder itself is named by a commit.
-fn repository(path: &Path) -> Option<String> {
-    let snapshots = path.parent().filter(|folder| folder.ends_with("snapshots"))?;
-    let folder = snapshots.parent()?.file_name()?.to_str()?;
-    Some(folder.strip_prefix("models--")?.replacen("--", "/", 1))
+    plan.served_name()
 }
 
 #[cfg(test)]

@@ -101,6 +101,11 @@ impl Source {
         self
     }
 
+    /// The folder that a store of the plan may lie in.
+    pub(crate) fn beside(&self) -> &Path {
+        &self.folders[0]
+    }
+
     /// Refuses a plan that asks for what is not built yet.
     ///
     /// # Errors
@@ -134,7 +139,7 @@ impl Source {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
         let store = match self.plan.cache.lasting() {
-            Some(tier) => Some(lasting::open(tier, &self.folders[0], &place.path)?),
+            Some(tier) => Some(lasting::open(tier, self.beside(), &place.path)?),
             None => None,
         };
         Ok(Resources { store, ..Resources::load_with(&place.path, self.plan.activations).map_err(unusable)? })

@@ -257,3 +257,68 @@ async fn health_and_metrics_show_the_groups() {
     assert!(metrics.contains("millstream_inter_token_seconds_bucket"));
     house.server.stop().await;
 }
+
+/// The usage of a stream's last event.
+async fn streamed_usage(house: &House, path: &str, body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream_options"] = json!({"include_usage": true});
+    house.stream_from(path, &body).await.all().await.last().unwrap()["usage"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usage_says_what_was_found_however_it_is_asked() {
+    let house = House::open("", JOINED).await;
+    let text = "Say it once more, and then again, so that there is a block or two.";
+    let asks = [
+        ("/v1/chat/completions", say(text, json!({"max_tokens": 3}))),
+        ("/v1/completions", json!({"model": "tiny", "prompt": text, "max_tokens": 3, "temperature": 0})),
+    ];
+    for (path, body) in asks {
+        let first = house.ask(path, &body).await["usage"].clone();
+        let (whole, streamed) =
+            (house.ask(path, &body).await["usage"].clone(), streamed_usage(&house, path, &body).await);
+        assert_eq!(whole, streamed, "{path}");
+        let found = |usage: &Value, what: &str| usage["prompt_tokens_details"][what].as_u64();
+        assert_eq!(found(&first, "cached_tokens"), Some(0), "{path}");
+        assert!(found(&whole, "cached_tokens") >= Some(16), "{path}: {whole}");
+        assert_eq!(found(&whole, "replayed_tokens"), Some(0), "{path}");
+    }
+    house.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_are_known_and_salts_keep_apart() {
+    let house = House::open("", JOINED).await;
+    for path in ["/v1/chat/completions", "/v1/completions"] {
+        let body = |more: Value| {
+            let text = "Something long enough for a block of sixteen tokens, or for two.";
+            let mut body = match path {
+                "/v1/completions" => json!({"model": "tiny", "prompt": text, "max_tokens": 2}),
+                _ => say(text, json!({"max_tokens": 2})),
+            };
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        for wrong in [
+            json!({"prompt_cache_retention": "for ever"}),
+            json!({"prompt_cache_retention": 24}),
+            json!({"cache_salt": ""}),
+            json!({"cache_salt": "x".repeat(257)}),
+        ] {
+            let field = wrong.as_object().unwrap().keys().next().unwrap().clone();
+            assert_eq!(house.refused_field(path, &body(wrong)).await, field);
+        }
+        for retention in ["24h", "in_memory", "in-memory", "default", "agent", "chat"] {
+            house.ask(path, &body(json!({"prompt_cache_retention": retention}))).await;
+        }
+        let found = async |more: Value| {
+            let usage = house.ask(path, &body(more)).await["usage"].clone();
+            usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        };
+        assert!(found(json!({})).await > 0);
+        assert_eq!(found(json!({"cache_salt": "a"})).await, 0, "nobody has named its blocks like this");
+        assert_eq!(found(json!({"cache_salt": "b"})).await, 0);
+        assert!(found(json!({"cache_salt": "a"})).await > 0);
+    }
+    house.server.stop().await;
+}

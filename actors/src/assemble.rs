@@ -9,7 +9,8 @@ use millstream_kernels::{Facts, KvLayout, KvMemory, Model, Rings};
 use millstream_runtime::blob::Blob;
 use millstream_runtime::{Graph, Inlet, Outlet};
 use millstream_topology::{
-    Activations, ActorPlan, EncodeSettings, GroupSettings, KvFormat, Plan, Role, Settings, Windows,
+    Activations, ActorPlan, Cache, EncodeSettings, GroupSettings, KvFormat, Plan, Retention, Role, Settings,
+    Windows,
 };
 
 use crate::error::Error;
@@ -17,7 +18,7 @@ use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::rank::StepCost;
 use crate::request::{Reply, RequestId, Submit};
 use crate::sched::StateBounds;
-use crate::store::{Stamp, WriterId};
+use crate::store::{Class, Stamp, Tenant, TierOptions, WriterId};
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::tokenizer::Reach;
 
@@ -158,6 +159,22 @@ fn cache_name(plan: &Plan) -> Option<String> {
     let said = plan.actors_of(&Role::Cache).next().map(|actor| actor.name.to_string());
     let free = || if plan.actor("cache").is_some() { "cache.blocks" } else { "cache" }.to_owned();
     tiers.then(|| said.unwrap_or_else(free))
+}
+
+/// What the tier of a plan that lasts keeps, for whom and how long. Whose it is and what it holds is left open.
+pub fn keeping(cache: &Cache) -> TierOptions {
+    let class = |(name, retention): (&str, &Retention)| Class {
+        name: name.to_owned(),
+        ttl_s: u32::try_from(retention.keep.as_secs().max(1)).unwrap_or(u32::MAX),
+        bytes: retention.size.unwrap_or(u64::MAX),
+    };
+    let tenants = cache.tenants.iter();
+    let tenants = tenants.filter_map(|(name, tenant)| Some((Tenant::of(Some(name), None), tenant.size?)));
+    let mut options = TierOptions::new(WriterId(0), [0; 16]);
+    options.classes = cache.classes().map(class).collect();
+    options.budget.total = cache.lasting().and_then(|tier| tier.size).unwrap_or(u64::MAX);
+    options.budget.tenants = tenants.collect();
+    options
 }
 
 /// Unit of the seats that read and write for it.

@@ -17,9 +17,8 @@ use millstream_runtime::{Actor, Ctx, HoldOut, ReplyOut, Time};
 use crate::gauges::CacheGauges;
 use crate::kv::BlockHash;
 use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
-use crate::store::{
-    ClassId, FetchId, NewBlock, News, Payload, Stamp, Stored, Tenant, Tier, TierOptions, Told, Wish,
-};
+use crate::request::Keeping;
+use crate::store::{ClassId, FetchId, NewBlock, News, Payload, Stamp, Stored, Tier, TierOptions, Told, Wish};
 
 mod flight;
 mod host;
@@ -92,21 +91,38 @@ impl Cache {
 
     fn ask(&mut self, ask: CacheAsk, group: usize, now: Time) {
         match ask {
-            CacheAsk::Seek(sequence, hashes) => self.seek(sequence, &hashes, (group, now)),
+            CacheAsk::Seek(sequence, hashes, keeping) => {
+                self.seek(sequence, (&hashes, keeping), (group, now));
+            }
             CacheAsk::Fetch(sequence, first, hashes) => self.fetch(sequence, first, hashes, group),
             CacheAsk::Forget(sequence) => self.forget(sequence),
+            CacheAsk::Hit(_, hashes, keeping) => self.hit(&hashes, keeping, now),
         }
     }
 
-    fn seek(&mut self, sequence: SequenceId, hashes: &[BlockHash], (group, now): (usize, Time)) {
+    /// Blocks that are in use are kept longer, as long as the class of whoever uses them says.
+    fn hit(&mut self, hashes: &[BlockHash], keeping: Keeping, now: Time) {
+        self.host.touch(hashes);
+        if let Some(below) = &mut self.below {
+            below.tier.touch(hashes, keeping.tenant, (keeping.class, below.stamp(now)));
+        }
+    }
+
+    fn seek(
+        &mut self,
+        sequence: SequenceId,
+        (hashes, keeping): (&[BlockHash], Keeping),
+        (group, now): (usize, Time),
+    ) {
         self.forget(sequence);
         let found: Vec<Payload> = hashes.iter().map_while(|hash| self.host.get(hash)).collect();
         let (near, bytes) = (found.len(), found.iter().map(|data| data.len()).sum::<usize>());
-        self.host.touch(&hashes[..near]);
+        self.hit(&hashes[..near], keeping, now);
         self.gauges.sought.add(hashes.len());
         let mut answer = (near, Duration::from_nanos((bytes as f64 * NEAR) as u64));
         if let Some(below) = &mut self.below {
-            let (blocks, time) = below.begin(sequence, hashes, (near, group, now), self.host.bytes_max());
+            let (blocks, time) =
+                below.begin(sequence, (hashes, keeping), (near, group, now), self.host.bytes_max());
             answer = (near + blocks, answer.1 + time);
         }
         self.groups[group].1.reply(CacheAnswer::Sought(sequence, answer.0, answer.1));
@@ -204,6 +220,9 @@ impl Cache {
         gauges.damaged_blocks.set(counts.damaged_blocks as usize);
         gauges.unwritten_blocks.set((counts.dropped_full + counts.dropped_failed) as usize);
         gauges.errors.set(counts.errors as usize);
+        for (number, (_, bytes)) in (0..).zip(&gauges.classes) {
+            bytes.set(tier.class_bytes(ClassId(number)) as usize);
+        }
     }
 }
 
@@ -234,20 +253,19 @@ impl Below {
     fn begin(
         &mut self,
         sequence: SequenceId,
-        hashes: &[BlockHash],
+        (hashes, Keeping { tenant, class, .. }): (&[BlockHash], Keeping),
         (near, group, now): (usize, usize, Time),
         room: u64,
     ) -> (usize, Duration) {
         let wanted = &hashes[near..];
-        let plan = self.tier.plan(wanted, Tenant::default());
+        let plan = self.tier.plan(wanted, tenant);
         let flying: u64 = self.flights.values().map(|flight| flight.bytes).sum();
         if plan.blocks == 0 || flying + plan.bytes > room {
             return (0, Duration::ZERO);
         }
         let fetch = FetchId(self.next);
         self.next += 1;
-        let class = (ClassId::default(), self.stamp(now));
-        let plan = self.tier.fetch(fetch, wanted, Tenant::default(), class);
+        let plan = self.tier.fetch(fetch, wanted, tenant, (class, self.stamp(now)));
         if plan.blocks > 0 {
             let names = wanted[..plan.blocks].to_vec();
             self.fetches.insert(fetch, sequence);
@@ -263,8 +281,8 @@ impl Below {
             parent: kept.name.parent,
             depth: kept.name.depth,
             tokens: self.block_size,
-            class: ClassId::default(),
-            tenant: Tenant::default(),
+            class: kept.name.keeping.class,
+            tenant: kept.name.keeping.tenant,
             bytes: kept.data,
         };
         if self.tier.store(block, self.stamp(now)) == Stored::Queued {
@@ -308,6 +326,8 @@ impl Below {
         }
         if self.refresh <= now {
             self.refresh = now + REFRESH;
+            // What was hit since is written down, also where nothing is stored.
+            self.tier.flush();
             self.tier.refresh();
             self.tier.collect(self.stamp(now));
         }

@@ -98,6 +98,8 @@ pub struct CacheGauges {
     pub unwritten_blocks: Gauge,
     /// Calls there that failed, since start.
     pub errors: Gauge,
+    /// Bytes of blocks there of each class of the plan, by name; those that are given up do not count.
+    pub classes: Vec<(String, Gauge)>,
 }
 
 /// Numbers of one encode actor. Written by its seat alone.

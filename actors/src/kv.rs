@@ -11,7 +11,7 @@ mod lease;
 mod pool;
 mod slots;
 
-pub use hash::{BlockHash, HashChain, Identity};
+pub use hash::{BlockHash, HashChain, Identity, Salt};
 pub use lease::{Lease, LeaseId, Leases, NewLease, Stale};
 pub use pool::{BlockId, Owner, Pool};
 pub use slots::{SlotId, Slots};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millstream_runtime::Time;
 
 use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
-use crate::request::{Finish, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
+use crate::request::{Finish, Keeping, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
 use crate::store::{Payload, Told};
 
@@ -273,20 +273,28 @@ pub enum CacheMessage {
 /// What a group asks of the prefix store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheAsk {
-    /// How many of these blocks, a beginning, are there? What is there is made ready.
-    Seek(SequenceId, Vec<BlockHash>),
+    /// How many of these blocks, a beginning, are there? What is there is made ready, and counts as used.
+    Seek(SequenceId, Vec<BlockHash>, Keeping),
     /// The bytes of these blocks of a sequence, which begin at the given place of its block table.
     Fetch(SequenceId, usize, Vec<BlockHash>),
     /// Nobody waits for this sequence's blocks any more.
     Forget(SequenceId),
+    /// No question: these blocks, a beginning, were found in the memory of the group.
+    Hit(SequenceId, Vec<BlockHash>, Keeping),
 }
 
 impl CacheAsk {
     /// Whose blocks are asked for.
     pub fn sequence(&self) -> SequenceId {
         match self {
-            Self::Seek(sequence, _) | Self::Fetch(sequence, ..) | Self::Forget(sequence) => *sequence,
+            Self::Seek(sequence, ..) | Self::Fetch(sequence, ..) | Self::Hit(sequence, ..) => *sequence,
+            Self::Forget(sequence) => *sequence,
         }
+    }
+
+    /// Whether it has an answer.
+    pub fn is_question(&self) -> bool {
+        matches!(self, Self::Seek(..) | Self::Fetch(..))
     }
 }
 
@@ -307,6 +315,8 @@ pub struct BlockName {
     pub parent: Option<BlockHash>,
     /// Blocks before it.
     pub depth: u32,
+    /// Of the request that it was computed for.
+    pub keeping: Keeping,
 }
 
 /// A block on its way to the prefix store.

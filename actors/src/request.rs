@@ -8,8 +8,9 @@ use std::time::Duration;
 use millstream_kernels::ImagePlan;
 use millstream_runtime::Time;
 
-use crate::kv::BlockHash;
+use crate::kv::{BlockHash, Salt};
 use crate::picture::Picture;
+use crate::store::{ClassId, Tenant};
 
 /// Names one request for the life of the running graph; the shell counts them up from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,6 +58,24 @@ impl Observe {
     }
 }
 
+/// Whose the blocks of a request are, and how long they are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// How long, from their last use.
+    pub class: ClassId,
+    /// Who may find them in a tier.
+    pub tenant: Tenant,
+    /// Part of their names.
+    pub salt: Salt,
+}
+
+impl Keeping {
+    /// Blocks of a tenant of the topology, of those alone who send this salt.
+    pub fn of(class: ClassId, tenant: Option<&str>, salt: Option<&str>) -> Self {
+        Self { class, tenant: Tenant::of(tenant, salt), salt: Salt::of(tenant, salt) }
+    }
+}
+
 /// A request as the shell hands it to the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submit {
@@ -85,6 +104,8 @@ pub struct Submit {
     pub patience: Option<Duration>,
     /// Logits to be shown.
     pub observe: Observe,
+    /// Whose its blocks are, and how long they are kept.
+    pub keeping: Keeping,
 }
 
 impl Submit {
@@ -103,6 +124,7 @@ impl Submit {
             logprobs: None,
             patience: None,
             observe: Observe::Nothing,
+            keeping: Keeping::default(),
         }
     }
 }
@@ -143,6 +165,8 @@ pub struct Request {
     pub deadline: Time,
     /// Logits to be shown.
     pub observe: Observe,
+    /// See [`Submit::keeping`].
+    pub keeping: Keeping,
 }
 
 /// What an image is to the model: `[tokens, width]`, shared by all who need it.

@@ -82,7 +82,7 @@ impl Sequence {
         let mut hashes = Vec::new();
         if let Some(chain) = chain {
             hashes.extend_from_slice(&request.hashes);
-            chain.extend_seeing(&mut hashes, &tokens, &request.images);
+            chain.salted(request.keeping.salt).extend_seeing(&mut hashes, &tokens, &request.images);
         }
         Self {
             request,

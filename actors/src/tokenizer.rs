@@ -115,7 +115,7 @@ impl TokenizerActor {
         }
         let mut hashes = Vec::new();
         if let Some(chain) = &self.reading.chain {
-            chain.extend_seeing(&mut hashes, &prompt, &images);
+            chain.salted(submit.keeping.salt).extend_seeing(&mut hashes, &prompt, &images);
         }
         Ok(Request {
             id: submit.request,
@@ -134,6 +134,7 @@ impl TokenizerActor {
             logprobs: submit.logprobs,
             deadline: message.deadline,
             observe: submit.observe.clone(),
+            keeping: submit.keeping,
         })
     }
 }

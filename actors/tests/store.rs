@@ -5,6 +5,7 @@ mod store {
     mod crash;
     mod host;
     mod killed;
+    mod looked_after;
     mod plans;
     mod retention;
     mod shared;

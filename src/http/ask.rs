@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use millstream_actors::request::{Prompt, Submit};
+use millstream_actors::request::{Keeping, Prompt, Submit};
 use serde_json::Value;
 
 use super::fault::Fault;
 use super::fields::Fields;
 use super::images;
+use super::keeping::Wanted;
 
 mod chat;
 mod completion;
@@ -32,11 +33,18 @@ pub(crate) struct Ask {
     pub(crate) choices: u32,
     /// Say the prompt before the answer.
     pub(crate) echo: bool,
+    /// What is to become of its blocks.
+    pub(crate) wanted: Wanted,
     /// What all have in common.
     wishes: Submit,
 }
 
 impl Ask {
+    /// Whose blocks these are, as was found of what is wanted.
+    pub(crate) fn keep(&mut self, keeping: Keeping) {
+        self.wishes.keeping = keeping;
+    }
+
     /// What the desk is asked, one request a prompt.
     pub(crate) fn submits(&self) -> impl Iterator<Item = Submit> {
         self.prompts.iter().map(|prompt| Submit { prompt: Arc::clone(prompt), ..self.wishes.clone() })

@@ -46,8 +46,9 @@ impl Http {
         }
         let (parts, body) = request.into_parts();
         let held = self.bodies.read(&parts.headers, body).await?;
-        let ask = self.read(held, read).await?;
+        let mut ask = self.read(held, read).await?;
         self.facts.serves(&ask.model)?;
+        ask.keep(self.keepings.choose(&parts.headers, &ask.wanted)?);
         let _kept = self.bodies.keep(ask.image_bytes())?;
         let echoes = self.text.echoes(&ask)?;
         let answers = self.ask(&ask)?;

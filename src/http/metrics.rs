@@ -287,5 +287,8 @@ fn store(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     ];
     let held = held.into_iter().map(|(name, help, number)| gauge(name, help, "actor", &row(number)));
     let counted = counted.into_iter().map(|(name, help, number)| counter(name, help, "actor", &row(number)));
-    Ok(held.chain(counted).collect::<Result<Vec<_>, _>>()?.concat())
+    let classes = cache.classes.iter().map(|(class, bytes)| (class.as_str(), bytes.get() as f64)).collect();
+    let help = "Bytes of blocks of the tier that lasts, those left out that are given up.";
+    let classes = gauge("millstream_store_class_bytes", help, "class", &classes);
+    Ok(held.chain(counted).chain([classes]).collect::<Result<Vec<_>, _>>()?.concat())
 }

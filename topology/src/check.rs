@@ -11,6 +11,8 @@ use crate::section::Section;
 use crate::spec::Spec;
 use crate::suggest::quote;
 
+mod cache;
+
 /// Ranks that one processor carries at most, all groups of an actor together.
 const CPU_RANKS_MAX: u64 = 64;
 
@@ -24,6 +26,8 @@ pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
     servers_are_names(draft, findings);
     addresses_differ(draft, findings);
     tiers_are_whole(spec, findings);
+    cache::classes_are_fit(spec, findings);
+    cache::tenants_differ(spec, findings);
 }
 
 /// Requests need a door, prompts and answers someone to compute them.

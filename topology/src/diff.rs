@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::id::PlanId;
 use crate::plan::{
-    EncodeSettings, GatewaySettings, GroupSettings, Limits, Plan, Scalar, Settings, Tier, Wire,
+    EncodeSettings, GatewaySettings, GroupSettings, Limits, Plan, Scalar, Settings, Tenant, Tier, Wire,
 };
 
 /// One difference between two plans.
@@ -158,6 +158,16 @@ pub(crate) fn limits(limits: &Limits) -> [(&'static str, Scalar); 2] {
     ]
 }
 
+/// A tenant under the keys of the file.
+pub(crate) fn tenant(tenant: &Tenant) -> Vec<(&'static str, Scalar)> {
+    let mut list = vec![
+        ("key", Scalar::Text(tenant.key.clone())),
+        ("retention", Scalar::Text(tenant.retention.clone())),
+    ];
+    list.extend(tenant.size.map(|size| ("size", Scalar::Bytes(size))));
+    list
+}
+
 fn flat(plan: &Plan) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let mut line = |path: String, value: String| {
@@ -199,8 +209,13 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     for (i, tier) in plan.cache.tiers.iter().enumerate() {
         line(format!("cache.tiers.{i}"), tier_line(tier));
     }
-    for (class, time) in &plan.cache.retention {
-        line(format!("cache.retention.{class}"), Scalar::Time(*time).to_string());
+    for (class, retention) in &plan.cache.retention {
+        line(format!("cache.retention.{class}"), crate::expand::class_value(retention));
+    }
+    for (name, settings) in &plan.cache.tenants {
+        for (key, value) in tenant(settings) {
+            line(format!("cache.tenants.{name}.{key}"), value.to_string());
+        }
     }
     lines
 }

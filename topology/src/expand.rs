@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::diff::settings;
-use crate::plan::{ActorPlan, Cache, Devices, Host, Plan, Scalar, quoted};
-use crate::units;
+use crate::plan::{ActorPlan, Cache, Devices, Host, Plan, Retention, Scalar, quoted};
 
 /// The file that says everything the plan holds; checking it gives a plan of the same id.
 ///
@@ -93,10 +92,23 @@ fn write_cache(out: &mut String, cache: &Cache) {
             (None, None) => {}
         }
     }
-    if !cache.retention.is_empty() {
-        line(out, format_args!("\n[cache.retention]"));
+    line(out, format_args!("\n[cache.retention]"));
+    for (class, retention) in cache.classes() {
+        line(out, format_args!("{class} = {}", class_value(retention)));
     }
-    for (class, time) in &cache.retention {
-        line(out, format_args!("{class} = \"{}\"", units::write_time(*time)));
+    for (name, tenant) in &cache.tenants {
+        line(out, format_args!("\n[cache.tenants.{name}]"));
+        for (key, value) in crate::diff::tenant(tenant) {
+            line(out, format_args!("{key} = {value}"));
+        }
+    }
+}
+
+/// A class as the file would write it.
+pub(crate) fn class_value(retention: &Retention) -> String {
+    let keep = Scalar::Time(retention.keep);
+    match retention.size {
+        Some(size) => format!("{{ for = {keep}, size = {} }}", Scalar::Bytes(size)),
+        None => keep.to_string(),
     }
 }

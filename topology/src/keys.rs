@@ -34,8 +34,10 @@ pub(crate) enum Kind {
     Tables(&'static [Key]),
     /// A table of tables, each named by the person, with these keys.
     Named(&'static [Key]),
-    /// A table of durations, each named by the person.
-    Times,
+    /// A table of classes, each named by the person: a duration, or a table with these keys.
+    Classes(&'static [Key]),
+    /// `sha256:` and 64 hexadecimal digits.
+    Digest,
     /// The tables of the actors: their keys depend on the role.
     Actors,
 }
@@ -87,6 +89,11 @@ const fn count(name: &'static str, most: u64, preset: u64, doc: &'static str) ->
 
 /// A hundred days, in milliseconds: the longest a lease, a deadline or a step may last.
 const TIME_MAX: u64 = 100 * 86_400_000;
+/// A hundred years, in milliseconds: the longest that blocks may be kept.
+pub(crate) const RETENTION_MAX: u64 = 100 * 365 * 86_400_000;
+/// Classes of retention, and tenants.
+pub(crate) const CLASSES_MAX: usize = 64;
+pub(crate) const TENANTS_MAX: usize = 4_096;
 /// A pebibyte.
 const SIZE_MAX: u64 = 1 << 50;
 /// Messages in one lane.
@@ -346,12 +353,41 @@ pub(crate) static CACHE: &[Key] = &[
         Preset::None,
         "Where blocks are kept beyond their group, from the fastest tier to the one that lasts.",
     ),
-    later(
+    key(
         "retention",
-        Kind::Times,
-        "How long each class is kept; `default` for the rest.",
-        "what was not used for the longest goes first for now",
+        Kind::Classes(CLASS),
+        Preset::Found("`default` a day, `agent` three days, `chat` seven"),
+        "How long each class of blocks is kept after it was used last, and how many bytes of it; requests name their class.",
     ),
+    key(
+        "tenants",
+        Kind::Named(TENANT),
+        Preset::None,
+        "Clients whose blocks nobody else finds, by name; requests tell them by their API key.",
+    ),
+];
+
+/// A class that says more than its time.
+pub(crate) static CLASS: &[Key] = &[
+    key(
+        "for",
+        Kind::Time { most: RETENTION_MAX },
+        Preset::Required,
+        "How long it is kept after its last use.",
+    ),
+    key("size", Kind::Size { most: SIZE_MAX }, Preset::None, "Bytes that its blocks may take."),
+];
+
+/// A tenant.
+pub(crate) static TENANT: &[Key] = &[
+    key(
+        "key",
+        Kind::Digest,
+        Preset::Required,
+        "SHA-256 of the API key that its clients send; never the key itself.",
+    ),
+    key("retention", Kind::Text, Preset::Text("default"), "Class of its requests that name none."),
+    key("size", Kind::Size { most: SIZE_MAX }, Preset::None, "Bytes that its blocks may take."),
 ];
 
 /// One tier: exactly one of the first four keys names it.

@@ -9,10 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ActorName, HostName, PlanId, PortName};
-use crate::replay::Replay;
 use crate::units;
 
-mod tiers;
+mod cache;
+mod named;
+
+pub(crate) use cache::CLASSES;
+pub use cache::{Cache, Retention, Tenant, Tier};
 
 /// The resolved topology. Made by [`crate::resolve`] or [`crate::check`], never changed afterwards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -479,31 +482,6 @@ pub struct Limits {
     pub restarts_within: Duration,
 }
 
-/// What becomes of known beginnings. Retention is not built yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cache {
-    /// How many found tokens are computed once more, in models that keep a state beside their blocks.
-    pub replay: Replay,
-    /// Where windows are kept.
-    pub windows: Windows,
-    /// From the fastest to the one that lasts.
-    pub tiers: Vec<Tier>,
-    /// How long a class is kept.
-    #[serde(with = "time_texts")]
-    pub retention: BTreeMap<String, Duration>,
-}
-
-/// One tier of the prefix store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tier {
-    /// `device`, `host`, `disk` or `shared`.
-    pub kind: String,
-    /// Where it lies, for disk and shared.
-    pub place: Option<String>,
-    /// Bytes it may use.
-    pub size: Option<u64>,
-}
-
 /// One thing the file asks for, checked, but not built yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {
@@ -592,28 +570,5 @@ mod time_text {
         let text = String::deserialize(input)?;
         let ms = units::read(&text, units::TIME_UNITS);
         ms.map(Duration::from_millis).map_err(|_| de::Error::custom(format!("no duration: {text}")))
-    }
-}
-
-/// Maps of durations in JSON as the file writes them.
-mod time_texts {
-    use super::{BTreeMap, Duration, units};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Text(#[serde(with = "super::time_text")] Duration);
-
-    pub(super) fn serialize<S: Serializer>(
-        times: &BTreeMap<String, Duration>,
-        out: S,
-    ) -> Result<S::Ok, S::Error> {
-        out.collect_map(times.iter().map(|(name, time)| (name, units::write_time(*time))))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        input: D,
-    ) -> Result<BTreeMap<String, Duration>, D::Error> {
-        let texts = BTreeMap::<String, Text>::deserialize(input)?;
-        Ok(texts.into_iter().map(|(name, Text(time))| (name, time)).collect())
     }
 }

@@ -1,8 +1,6 @@
 //! Reads tables by the table of keys: unknown keys, missing ones and wrong values are all collected in one walk.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
 
 use serde_spanned::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -10,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use crate::error::Findings;
 use crate::id::NAME_LEN_MAX;
 use crate::keys::{self, Key, Kind, Preset};
+use crate::plan::Retention;
 use crate::scalar;
 use crate::section::{Entry, Section, Value};
 use crate::suggest::{self, quote};
@@ -99,20 +98,38 @@ impl Reader<'_> {
                 Some(Value::Sections(sections))
             }
             (Kind::Named(keys), DeValue::Table(table)) => Some(Value::Named(self.named(keys, table, &path))),
-            (Kind::Times, DeValue::Table(table)) => Some(Value::Times(self.times(key, table))),
+            (Kind::Classes(keys), DeValue::Table(table)) => {
+                Some(Value::Classes(self.classes(key, keys, table, &path)))
+            }
             _ => scalar::read(key, value, self.findings),
         }
     }
 
-    fn times(&mut self, key: &Key, table: &DeTable<'_>) -> BTreeMap<String, Duration> {
-        let mut times = BTreeMap::new();
+    /// Classes as a duration, or as a table that has one.
+    fn classes(
+        &mut self,
+        key: &Key,
+        keys: &'static [Key],
+        table: &DeTable<'_>,
+        path: &str,
+    ) -> Vec<(Spanned<String>, Retention)> {
+        let mut classes = Vec::new();
         for (name, value) in table {
-            self.name(name, "a class");
-            if let Some(time) = scalar::duration(name.get_ref(), key, value, self.findings) {
-                times.insert(name.get_ref().to_string(), time);
+            let good = self.name(name, "a class");
+            let read = match value.get_ref() {
+                DeValue::Table(inner) => {
+                    let path = format!("{path}.{}", name.get_ref());
+                    let section = self.section(&Spanned::new(value.span(), inner), keys, &path);
+                    let size = section.scalar("size").map(|_| section.number("size"));
+                    section.scalar("for").map(|_| Retention { keep: section.time("for"), size })
+                }
+                _ => scalar::duration(name.get_ref(), key, value, self.findings).map(Retention::of),
+            };
+            if let Some(retention) = read.filter(|_| good) {
+                classes.push((Spanned::new(name.span(), name.get_ref().to_string()), retention));
             }
         }
-        times
+        classes
     }
 
     fn named(
@@ -127,7 +144,7 @@ impl Reader<'_> {
                 self.not_a_table(name, value, path);
                 continue;
             };
-            let good = self.name(name, "a host");
+            let good = self.name(name, if path == "hosts" { "a host" } else { "a tenant" });
             let path = format!("{path}.{}", name.get_ref());
             let section = self.section(&Spanned::new(value.span(), inner), keys, &path);
             if good {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use serde_spanned::Spanned;
 
@@ -12,14 +13,16 @@ use crate::keys;
 use crate::lanes;
 use crate::place::{self, Hosts};
 use crate::plan::{
-    Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
-    GroupSettings, KvFormat, Limits, Note, Plan, Role, RouterSettings, Settings, Tier, TokenizerSettings,
-    Windows, quoted,
+    Activations, ActorPlan, CLASSES, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
+    GroupSettings, KvFormat, Limits, Note, Plan, Retention, Role, RouterSettings, Settings, Tenant, Tier,
+    TokenizerSettings, Windows, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
 use crate::spec::{self, ActorSpec, Spec};
 use crate::suggest::quote;
+
+const DAY: Duration = Duration::from_hours(24);
 
 /// What the machine has, as far as defaults depend on it. Passed in: this crate looks at no machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -352,7 +355,26 @@ fn cache(root: &Section) -> Cache {
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
     let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
     let windows = windows.unwrap_or(Windows::Blocks);
-    Cache { replay, windows, tiers, retention: section.times("retention") }
+    Cache { replay, windows, tiers, retention: classes(section), tenants: tenants(section) }
+}
+
+/// The classes of every plan, and those of the file.
+fn classes(cache: &Section) -> BTreeMap<String, Retention> {
+    let built_in = CLASSES.map(|(name, days)| (name.to_owned(), Retention::of(DAY * days)));
+    let said = cache.classes("retention").iter().map(|(name, class)| (name.get_ref().clone(), *class));
+    built_in.into_iter().chain(said).collect()
+}
+
+fn tenants(cache: &Section) -> BTreeMap<String, Tenant> {
+    let tenant = |(name, section): &(Spanned<String>, Section)| {
+        let tenant = Tenant {
+            key: section.text("key")?,
+            retention: section.text("retention")?,
+            size: section.scalar("size").map(|_| section.number("size")),
+        };
+        Some((name.get_ref().clone(), tenant))
+    };
+    cache.named("tenants").iter().filter_map(tenant).collect()
 }
 
 /// What resolving finds to be asked for and not built yet.

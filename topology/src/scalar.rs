@@ -12,7 +12,7 @@ use serde_spanned::Spanned;
 use toml::de::DeValue;
 
 use crate::error::Findings;
-use crate::keys::{Key, Kind};
+use crate::keys::{Key, Kind, RETENTION_MAX};
 use crate::plan::Scalar;
 use crate::replay::{NoReplay, Replay};
 use crate::section::Value;
@@ -57,7 +57,8 @@ fn single(key: &Key, value: &DeValue<'_>) -> Read<Value> {
         Kind::Choice(words) => Scalar::Text(choice(key, text(key, value)?, words)?),
         Kind::Replay => Scalar::Text(replay(text(key, value)?)?),
         Kind::End => Scalar::Text(end(key, text(key, value)?)?),
-        Kind::Names | Kind::Table(_) | Kind::Tables(_) | Kind::Named(_) | Kind::Times | Kind::Actors => {
+        Kind::Digest => Scalar::Text(digest(key, text(key, value)?)?),
+        Kind::Names | Kind::Table(_) | Kind::Tables(_) | Kind::Named(_) | Kind::Classes(_) | Kind::Actors => {
             return Err(wrong_kind(key, value));
         }
     };
@@ -71,7 +72,7 @@ pub(crate) fn duration(
     value: &Spanned<DeValue<'_>>,
     findings: &mut Findings,
 ) -> Option<Duration> {
-    match quantity::quantity(name, key, value.get_ref(), (100 * 365 * 86_400_000, TIME_UNITS)) {
+    match quantity::quantity(name, key, value.get_ref(), (RETENTION_MAX, TIME_UNITS)) {
         Ok(ms) => Some(Duration::from_millis(ms)),
         Err(Refused(message, help)) => {
             findings.add(&value.span(), message, help);
@@ -87,7 +88,9 @@ fn wants(kind: Kind) -> &'static str {
         Kind::Flag => "true or false",
         Kind::Count { .. } => "a whole number",
         Kind::Size { .. } => "a size with its unit, as in \"20GiB\"",
-        Kind::Time { .. } | Kind::Times => "a duration with its unit, as in \"30s\"",
+        Kind::Time { .. } => "a duration with its unit, as in \"30s\"",
+        Kind::Classes(_) => "a duration for each class, as in { agent = \"3d\" }",
+        Kind::Digest => "the SHA-256 of a key, as in \"sha256:9f86…\"",
         Kind::Listen => "an IP address and a port, as in \"127.0.0.1:8000\"",
         Kind::Address => "a host and a port, as in \"10.0.0.1:7400\"",
         Kind::Choice(_) => "one word in quotes",
@@ -155,7 +158,8 @@ pub(crate) fn example(key: &Key) -> String {
         Kind::Replay => "\"bounded\"",
         Kind::End if key.name == "to" => "\"decode.handover\"",
         Kind::End => "\"prefill.handover\"",
-        Kind::Times => "{ default = \"1d\" }",
+        Kind::Classes(_) => "{ agent = \"3d\" }",
+        Kind::Digest => "\"sha256:…\", with what `printf %s KEY | sha256sum` prints",
         Kind::Table(keys) => {
             return keys
                 .first()
@@ -211,6 +215,18 @@ fn replay(said: &str) -> Read<String> {
             let message = format!("unknown replay {}", quote(said));
             refused(message, suggest::help(said, "forms", ["bounded", "exact", "4 windows"]))
         }
+    }
+}
+
+fn digest(key: &Key, said: &str) -> Read<String> {
+    let hex = said.strip_prefix("sha256:").map(str::to_ascii_lowercase);
+    match hex.filter(|hex| hex.len() == 64 && hex.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+        Some(hex) => Ok(format!("sha256:{hex}")),
+        // It may be a secret: it is not repeated.
+        None => refused(
+            format!("{} takes {}", quote(key.name), wants(key.kind)),
+            format!("write {} = {}", key.name, example(key)),
+        ),
     }
 }
 

@@ -84,7 +84,11 @@ fn kind(kind: Kind) -> Value {
         Kind::Table(keys) => table(keys),
         Kind::Tables(keys) => json!({ "type": "array", "items": table(keys) }),
         Kind::Named(keys) => json!({ "type": "object", "additionalProperties": table(keys) }),
-        Kind::Times => json!({ "type": "object", "additionalProperties": quantity(TIME_UNITS) }),
+        Kind::Digest => json!({ "type": "string", "pattern": "^sha256:[0-9a-fA-F]{64}$" }),
+        Kind::Classes(keys) => {
+            let class = json!({ "anyOf": [quantity(TIME_UNITS), table(keys)] });
+            json!({ "type": "object", "additionalProperties": class })
+        }
         Kind::Actors => {
             let known = Role::KNOWN.iter().map(|(name, _)| ((*name).to_owned(), actor(name)));
             let known: Map<String, Value> = known.collect();
@@ -125,6 +129,7 @@ mod tests {
                 Kind::Table(keys) => same(inner, keys, &path),
                 Kind::Tables(keys) => same(&inner["items"], keys, &path),
                 Kind::Named(keys) => same(&inner["additionalProperties"], keys, &path),
+                Kind::Classes(keys) => same(&inner["additionalProperties"]["anyOf"][1], keys, &path),
                 _ => {}
             }
         }

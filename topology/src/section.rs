@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_spanned::Spanned;
 
 use crate::keys::{Key, Preset};
-use crate::plan::{Devices, Scalar};
+use crate::plan::{Devices, Retention, Scalar};
 
 /// A table whose keys are known.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Value {
     Section(Section),
     Sections(Vec<Section>),
     Named(Vec<(Spanned<String>, Section)>),
-    Times(BTreeMap<String, Duration>),
+    Classes(Vec<(Spanned<String>, Retention)>),
 }
 
 impl Section {
@@ -169,11 +169,11 @@ impl Section {
         }
     }
 
-    /// The durations under this key.
-    pub(crate) fn times(&self, name: &str) -> BTreeMap<String, Duration> {
+    /// The classes under this key.
+    pub(crate) fn classes(&self, name: &str) -> &[(Spanned<String>, Retention)] {
         match self.said(name).map(|entry| entry.value.get_ref()) {
-            Some(Value::Times(times)) => times.clone(),
-            _ => BTreeMap::new(),
+            Some(Value::Classes(classes)) => classes,
+            _ => &[],
         }
     }
 

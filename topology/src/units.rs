@@ -53,6 +53,16 @@ pub(crate) fn read(text: &str, units: &[(&str, u64)]) -> Result<u64, Unreadable>
     number.checked_mul(*scale).ok_or(Unreadable::TooLarge)
 }
 
+/// The duration that a file would write so, such as `60ms` or `3d`.
+pub fn time_of(text: &str) -> Option<Duration> {
+    read(text, TIME_UNITS).ok().map(Duration::from_millis)
+}
+
+/// The bytes that a file would write so, such as `20GiB`.
+pub fn size_of(text: &str) -> Option<u64> {
+    read(text, SIZE_UNITS).ok()
+}
+
 /// A duration in the largest unit that divides it.
 pub(crate) fn write_time(time: Duration) -> String {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

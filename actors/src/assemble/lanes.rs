@@ -273,8 +273,8 @@ fn to_store<M: Send + 'static>(
     let asks = move |ask| CacheMessage::Ask(ask, number);
     let lanes = StoreLanes {
         seat: cache.name().to_owned(),
-        // Each open question may be followed by the news that nobody waits for it.
-        asks: g.offer(&format!("{name}.asks"), seat, cache, 2 * ASKS, asks),
+        // Each open question may be followed by the news that nobody waits for it, and sequences tell what they found.
+        asks: g.offer(&format!("{name}.asks"), seat, cache, 3 * ASKS, asks),
         keeps: g.offer(&format!("{name}.keeps"), seat, cache, KEEPS, CacheMessage::Store),
     };
     // The cache owes answers to what is open, and to what was given up and has not been forgotten yet.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::{CpuBackend, Facts, KvLayout};
+use millstream_kernels::{CpuBackend, Facts};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
 use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats, WISHES};
-use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit};
+use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit, keeping};
 use crate::cache::{Cache, Lasting};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
@@ -16,7 +16,7 @@ use crate::disk::{Disk, DiskCost};
 use crate::encode::{Encode, EncodeBounds, EncodeLanes, Sight};
 use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
-use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
+use crate::gauges::{CacheGauges, EncodeGauges, Gauge, GroupGauges};
 use crate::group::{Group, GroupLanes};
 use crate::kv::{HashChain, Identity};
 use crate::message::{
@@ -28,7 +28,7 @@ use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{EncodeDoor, Router, RouterLanes};
 use crate::sched::{Bounds, StoreBounds};
-use crate::store::{Buffers, TierOptions, Told, Wish};
+use crate::store::{Buffers, Payload, TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
 /// Host memory for blocks on their way between groups and a store that lasts, where the file does not say.
@@ -69,6 +69,7 @@ pub(super) fn wire(
     wiring.gateway(seats.gateway, &gateway, GatewayLanes { tokenize, cancel, close, replies, tokenizer });
     let chain = groups.iter().find_map(|group| wiring.chain(group));
     let keys = chain.clone();
+    let about = groups.first().map(|group| wiring.about(group));
     wiring.tokenizer(seats.tokenizer, reach, chain, TokenizerLanes { prompts, failures });
     let (doors_to_eyes, eyes): (Vec<_>, Vec<_>) = lanes.encoders.into_iter().unzip();
     wiring.detokenizer(seats.detokenizer, lanes.texts)?;
@@ -96,19 +97,15 @@ pub(super) fn wire(
     }
     let (wishes, tolds): (Vec<_>, Vec<_>) = lanes.disks.into_iter().unzip();
     seats.disks.into_iter().zip(tolds).for_each(|(seat, told)| wiring.disk(seat, told));
-    let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups, (wishes, keys.as_ref())));
+    let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups, (wishes, keys.as_ref(), about)));
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
     Ok(Assembly { graph, doors, gauges, encoders, cache, reach })
 }
 
-/// The size of the tier that is one of these.
-fn tier_size(plan: &Plan, kinds: &[&str]) -> Option<u64> {
-    plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()))?.size
-}
-
 /// Bytes of blocks in host memory.
 fn host_bytes(plan: &Plan) -> u64 {
-    tier_size(plan, &["host"]).unwrap_or(HOST_BYTES)
+    let host = plan.cache.tiers.iter().find(|tier| tier.kind == "host");
+    host.and_then(|tier| tier.size).unwrap_or(HOST_BYTES)
 }
 
 /// Memory for blocks between groups, host memory, and disks.
@@ -201,13 +198,37 @@ impl Wiring<'_> {
     /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other; where they
     /// outlive it, so does the digest of its files.
     fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
-        let model = identity(self.resources.model.facts(), group.layout);
+        let model = model(self.resources.model.facts());
+        let layout = format!("{:?}", group.layout);
         // What is computed behind a replay depends on its length; products, on how activations are rounded.
-        let model = format!("{model} {} {:?}", self.plan.activations, group.state.map(|state| state.replay));
+        let arithmetic = format!("{} {:?}", self.plan.activations, group.state.map(|state| state.replay));
         let files = self.resources.store.as_ref().map(|store| store.model);
-        let identity = Identity { model: model.as_bytes(), files: files.as_ref() };
+        let tokenizer = files.map(|_| self.resources.tokenizer.digest());
+        let identity = Identity {
+            model: &model,
+            files: files.as_ref(),
+            tokenizer: tokenizer.as_ref(),
+            adapter: None,
+            layout: &layout,
+            arithmetic: &arithmetic,
+        };
         let chain = || HashChain::of(&identity, group.settings.block_size);
         group.settings.prefix_reuse.then(chain)
+    }
+
+    /// What the blocks of a group are, for people who look after a store.
+    fn about(&self, group: &GroupPlan) -> Vec<u8> {
+        let hex = |digest: [u8; 32]| digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let about = serde_json::json!({
+            "model": self.plan.served_name(),
+            "files": self.resources.store.as_ref().map(|store| hex(store.model)),
+            "kv": self.plan.kv.as_str(),
+            "block_tokens": group.settings.block_size,
+            "block_bytes": group.layout.bytes_per_block(),
+            "layout": format!("{:?}", group.layout),
+            "program": concat!("millstream ", env!("CARGO_PKG_VERSION")),
+        });
+        about.to_string().into_bytes()
     }
 
     fn tokenizer(
@@ -275,17 +296,19 @@ impl Wiring<'_> {
         &mut self,
         seat: Seat<CacheMessage>,
         groups: Vec<(String, ReplyOut<CacheAnswer>)>,
-        (disks, chain): (Vec<HoldOut<Wish>>, Option<&HashChain>),
+        (disks, chain, about): (Vec<HoldOut<Wish>>, Option<&HashChain>, Option<Vec<u8>>),
     ) -> Arc<CacheGauges> {
         let bytes = host_bytes(self.plan);
-        let total = tier_size(self.plan, &["disk", "shared"]).unwrap_or(u64::MAX);
-        let gauges = Arc::new(CacheGauges::default());
+        let lasts = self.resources.store.is_some();
+        let classes = self.plan.cache.classes().filter(|_| lasts);
+        let classes = classes.map(|(name, _)| (name.to_owned(), Gauge::default())).collect();
+        let gauges = Arc::new(CacheGauges { classes, ..CacheGauges::default() });
+        let kept = TierOptions { about: about.map(Payload::from), ..keeping(&self.plan.cache) };
         let (shown, store) = (Arc::clone(&gauges), self.resources.store.clone().zip(chain.cloned()));
         self.graph.actor(seat, move || {
             let lasting = store.as_ref().map(|(store, chain)| {
-                let mut options = TierOptions::new(store.next_writer(), *chain.seed().as_bytes());
-                options.budget.total = total;
-                options.wishes = WISHES;
+                let (writer, layout) = (store.next_writer(), *chain.seed().as_bytes());
+                let options = TierOptions { writer, layout, wishes: WISHES, ..kept.clone() };
                 let (block_size, disks) = (chain.block_size(), disks.clone());
                 Lasting { options, block_size, began: store.began, disks }
             });
@@ -359,14 +382,14 @@ impl Wiring<'_> {
     }
 }
 
-/// What tells a model's blocks of one layout from all others.
-fn identity(facts: &Facts, layout: KvLayout) -> String {
-    format!("{} {} {} {layout:?}", facts.family, facts.parameters, facts.bytes)
+/// What tells a model from others in a process.
+fn model(facts: &Facts) -> String {
+    format!("{} {} {}", facts.family, facts.parameters, facts.bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use millstream_kernels::KvFormat;
+    use millstream_kernels::{KvFormat, KvLayout};
 
     use super::*;
 
@@ -377,7 +400,7 @@ mod tests {
         let facts = resources.model.facts();
         let blocks = facts.kv_layout(16);
         let layouts = [blocks, blocks.with_rings(facts.rings), KvLayout { format: KvFormat::F16, ..blocks }];
-        let mut names: Vec<_> = layouts.map(|layout| identity(facts, layout)).into();
+        let mut names: Vec<_> = layouts.map(|layout| format!("{layout:?}")).into();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), 3, "{names:?}");

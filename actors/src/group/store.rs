@@ -81,9 +81,10 @@ impl Group {
             let _ = door.lanes.asks.offer(CacheAsk::Forget(sequence)); // it answers in time, or is late once more
         }
         for ask in self.scheduler.asks() {
-            let sequence = ask.sequence();
+            let (sequence, question) = (ask.sequence(), ask.is_question());
             match door.lanes.asks.offer(ask) {
-                Ok(()) => _ = door.due.insert(sequence, now + PATIENCE),
+                Ok(()) if question => _ = door.due.insert(sequence, now + PATIENCE),
+                Ok(()) => {}
                 Err(_) => {
                     self.scheduler.give_up(sequence);
                     ctx.wake_at(now); // it may begin without

@@ -3,7 +3,7 @@
 //! behind the same history, and their entries are the same bits.
 //!
 //! The chain begins with a seed that stands for the model and the layout of its KV memory; entries of another model
-//! never bear the same name. The hash is BLAKE3 cut to 128 bits: a client chooses its prompt, and must not be able to
+//! never bear the same name. Behind the seed comes the salt of whoever may find the blocks. The hash is BLAKE3 cut to 128 bits: a client chooses its prompt, and must not be able to
 //! choose one that bears the name of another's.
 //!
 //! The tokenizer makes the hashes of a prompt, once for the router and all groups, and they ride along in the request;
@@ -15,6 +15,8 @@ use crate::request::PromptImage;
 
 /// What a chain's seed begins with; counted up when the way of hashing changes.
 const CONTEXT: &[u8] = b"millstream kv block 1";
+/// The same for salts.
+const SALT: &[u8] = b"millstream kv salt 1";
 
 /// Name of a full block: of its tokens and of all before them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,27 +57,77 @@ pub struct HashChain {
     block_size: u32,
 }
 
-/// What must be the same for the entries of two blocks with the same tokens to be the same.
-#[derive(Clone, Copy, Debug)]
+/// What must be the same for the entries of two blocks with the same tokens to be the same. Whose they are is a
+/// [`Salt`]'s business.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity<'a> {
-    /// The model as its facts tell it from others in a process, and the layout of KV memory, number format included.
-    pub model: &'a [u8],
-    /// Digest of its files, tokenizer included, where blocks outlive the process.
+    /// The model as its facts tell it from others in a process.
+    pub model: &'a str,
+    /// Digest of its files, whatever their revision is called, where blocks outlive the process.
     pub files: Option<&'a [u8; 32]>,
+    /// Digest of its vocabulary, where blocks outlive the process.
+    pub tokenizer: Option<&'a [u8; 32]>,
+    /// Digest of what was added to the model's weights; nothing adds to them yet.
+    pub adapter: Option<&'a [u8; 32]>,
+    /// Layout of KV memory, number format included.
+    pub layout: &'a str,
+    /// What else the numbers depend on: how activations are rounded, how much is replayed.
+    pub arithmetic: &'a str,
 }
 
 impl Identity<'_> {
-    /// One record: each part behind its name and its length, so that no two identities have one record.
     fn record(&self) -> Vec<u8> {
-        let mut record = Vec::new();
-        let files = self.files.map_or(&[][..], |digest| digest);
-        for (name, part) in [("model", self.model), ("files", files)] {
-            for bytes in [name.as_bytes(), part] {
-                record.extend((bytes.len() as u64).to_le_bytes());
-                record.extend(bytes);
-            }
+        let digest = |digest: Option<&[u8; 32]>| digest.map(|digest| digest.to_vec());
+        record([
+            ("model", Some(self.model.as_bytes().to_vec())),
+            ("files", digest(self.files)),
+            ("tokenizer", digest(self.tokenizer)),
+            ("adapter", digest(self.adapter)),
+            ("layout", Some(self.layout.as_bytes().to_vec())),
+            ("arithmetic", Some(self.arithmetic.as_bytes().to_vec())),
+        ])
+    }
+}
+
+/// One record: each part that is there behind its name and its length, so that no two lists of parts have one record.
+fn record(parts: impl IntoIterator<Item = (&'static str, Option<Vec<u8>>)>) -> Vec<u8> {
+    let mut record = Vec::new();
+    for (name, part) in parts.into_iter().filter_map(|(name, part)| Some((name, part?))) {
+        for bytes in [name.as_bytes(), &part] {
+            record.extend((bytes.len() as u64).to_le_bytes());
+            record.extend(bytes);
         }
-        record
+    }
+    record
+}
+
+/// Makes the names of blocks private: who names them with another salt finds none of them, in whatever memory they lie.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Salt([u8; 16]);
+
+impl Salt {
+    /// Of all who belong to no tenant and bring no salt.
+    pub const NONE: Self = Self([0; 16]);
+
+    /// Of the clients of a tenant, and of those of them who send this salt.
+    pub fn of(tenant: Option<&str>, salt: Option<&str>) -> Self {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let parts = [("tenant", tenant.map(bytes)), ("salt", salt.map(bytes))];
+        if parts.iter().all(|(_, part)| part.is_none()) {
+            return Self::NONE;
+        }
+        Self(BlockHash::of([SALT, &record(parts)]).0)
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Salt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
@@ -83,6 +135,15 @@ impl HashChain {
     /// Blocks of `block_size` tokens of this identity.
     pub fn of(identity: &Identity<'_>, block_size: u32) -> Self {
         Self::new(&identity.record(), block_size)
+    }
+
+    /// The same chain for those alone who have this salt.
+    pub fn salted(&self, salt: Salt) -> Self {
+        if salt == Salt::NONE {
+            return self.clone();
+        }
+        let parts = [("seed", Some(self.seed.0.to_vec())), ("salt", Some(salt.0.to_vec()))];
+        Self::new(&record(parts), self.block_size)
     }
 
     /// What all chains of this identity begin with.
@@ -141,6 +202,8 @@ impl HashChain {
 #[cfg(test)]
 mod tests {
     use millstream_kernels::ImagePlan;
+    use proptest::array::uniform4;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::picture::{Detail, Picture, PictureBounds};
@@ -161,6 +224,46 @@ mod tests {
         assert_ne!(named[0], hashes(b"a", 4, &[1, 2, 3, 5])[0], "another token");
         assert_ne!(named[1], hashes(b"a", 8, &tokens)[0], "another layout");
         assert!(hashes(b"a", 4, &[1, 2, 3]).is_empty(), "a block that is not full has no name");
+    }
+
+    /// One of few values for each part, so that equal ones are drawn as often as others.
+    type Parts = (u8, Option<u8>, Option<u8>, Option<u8>, u8, u8, u32, (Option<u8>, Option<u8>));
+
+    fn parts() -> impl Strategy<Value = Parts> {
+        let maybe = || proptest::option::of(0..2_u8);
+        (0..2_u8, maybe(), maybe(), maybe(), 0..2_u8, 0..2_u8, 1..3_u32, (maybe(), maybe()))
+    }
+
+    fn name_of(parts: &Parts, tokens: &[u32]) -> BlockHash {
+        let (model, files, tokenizer, adapter, layout, arithmetic, block_size, (tenant, salt)) = *parts;
+        let texts = ["", "a"];
+        let digest = |part: Option<u8>| part.map(|byte| [byte; 32]);
+        let (files, tokenizer, adapter) = (digest(files), digest(tokenizer), digest(adapter));
+        let text = |part: u8| texts[usize::from(part)];
+        let identity = Identity {
+            model: text(model),
+            files: files.as_ref(),
+            tokenizer: tokenizer.as_ref(),
+            adapter: adapter.as_ref(),
+            layout: text(layout),
+            arithmetic: text(arithmetic),
+        };
+        let chain = HashChain::of(&identity, block_size);
+        let mut hashes = Vec::new();
+        chain.salted(Salt::of(tenant.map(text), salt.map(text))).extend(&mut hashes, tokens);
+        *hashes.last().expect("tokens for a block")
+    }
+
+    proptest! {
+        #[test]
+        fn any_part_that_differs_gives_another_name(
+            (a, b) in (parts(), parts()),
+            tokens in uniform4(0..3_u32),
+            more in uniform4(0..3_u32),
+        ) {
+            prop_assert_eq!(a == b, name_of(&a, &tokens) == name_of(&b, &tokens));
+            prop_assert_eq!(tokens == more, name_of(&a, &tokens) == name_of(&a, &more));
+        }
     }
 
     /// An image of 6 tokens; `shade` tells it from others.

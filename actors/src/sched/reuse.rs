@@ -65,14 +65,15 @@ impl Claims {
 pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, bounds: &Bounds) {
     let Some(chain) = &bounds.reuse else { return };
     let (tokens, images) = (&sequence.tokens[..sequence.computed], &sequence.request.images);
-    chain.extend_seeing(&mut sequence.hashes, tokens, images);
+    let keeping = sequence.request.keeping;
+    chain.salted(keeping.salt).extend_seeing(&mut sequence.hashes, tokens, images);
     let (owner, full) = (sequence.owner(), sequence.computed / bounds.block_size as usize);
     for n in sequence.sealed..full {
         let (own, hash) = (sequence.blocks[n], sequence.hashes[n]);
         sequence.blocks[n] = pool.seal(own, hash, owner);
         if bounds.store.is_some() && n >= sequence.kept && sequence.blocks[n] == own {
             let parent = n.checked_sub(1).map(|before| sequence.hashes[before]);
-            shelf.keep(BlockName { hash, parent, depth: n as u32 }, own, pool);
+            shelf.keep(BlockName { hash, parent, depth: n as u32, keeping }, own, pool);
         }
     }
     sequence.sealed = sequence.sealed.max(full);

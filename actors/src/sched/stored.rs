@@ -38,6 +38,8 @@ pub enum Stored {
     /// It was not asked.
     #[default]
     Unknown,
+    /// It was not asked: the group's own memory had as much as counts. The store knows of that.
+    Unasked,
     /// The answer is on its way.
     Asked,
     /// So many blocks from the first; 0 too where it did not answer.
@@ -118,11 +120,16 @@ impl Scheduler {
         let awaits = self.awaits_store(arrival);
         let reusable = self.sequences[&arrival].reusable(self.bounds.block_size);
         let sequence = self.sequences.get_mut(&arrival)?;
-        if awaits && sequence.stored == Stored::Unknown {
+        let (id, keeping) = (sequence.id(), sequence.request.keeping);
+        if awaits && matches!(sequence.stored, Stored::Unknown | Stored::Unasked) {
             sequence.stored = Stored::Asked;
-            return Some(CacheAsk::Seek(sequence.id(), sequence.hashes[..reusable].to_vec()));
+            return Some(CacheAsk::Seek(id, sequence.hashes[..reusable].to_vec(), keeping));
         }
-        let id = sequence.id();
+        if sequence.stored == Stored::Unknown && sequence.phase == Phase::Running {
+            sequence.stored = Stored::Unasked;
+            let found = sequence.hashes[..sequence.sealed].to_vec();
+            return (!found.is_empty()).then_some(CacheAsk::Hit(id, found, keeping));
+        }
         let fetching = sequence.fetching.as_mut().filter(|fetching| !fetching.asked)?;
         fetching.asked = true;
         let (first, end) = (fetching.here, fetching.end.min(fetching.here + PULL));

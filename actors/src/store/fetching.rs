@@ -101,6 +101,13 @@ pub(super) struct Expected {
     at: Range<usize>,
 }
 
+impl Expected {
+    /// Bytes of the block.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.at.end - self.at.start) as u64
+    }
+}
+
 /// A read of one pack.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {

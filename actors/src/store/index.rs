@@ -1,6 +1,6 @@
 //! Which block is in which pack, when it expires, and how many bytes each class and tenant has. It is made of footers.
 //!
-//! A block takes 44 bytes in its pack's list, and 29 to 58 in the table that finds it by its name, whose size doubles.
+//! A block takes 48 bytes in its pack's list, and 29 to 58 in the table that finds it by its name, whose size doubles.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -49,9 +49,10 @@ pub(super) struct Entry {
     start: u32,
     pub(super) bytes: u32,
     pub(super) crc: u32,
+    pub(super) stored: Stamp,
     pub(super) expires: Stamp,
     /// Blocks before it in its chain.
-    depth: u32,
+    pub(super) depth: u32,
     tenant: u32,
     pub(super) class: ClassId,
     pub(super) state: State,
@@ -128,6 +129,7 @@ impl Index {
             start: block.start,
             bytes: block.bytes,
             crc: block.crc,
+            stored: block.stored,
             expires: block.expires,
             depth: block.depth,
             tenant: tenants[usize::from(block.tenant)],

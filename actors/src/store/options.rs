@@ -3,6 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::wish::Payload;
+use crate::kv::Salt;
+
+/// The most classes of a tier, those of others included.
+pub(super) const CLASSES_MAX: usize = 255;
+
 /// Seconds since the beginning of 1970, by the caller's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub u32);
@@ -24,13 +30,32 @@ impl fmt::Display for WriterId {
     }
 }
 
-/// Digest of the salt that a tenant's block names are made with. Whoever asks for another tenant's block misses.
+/// Digest of whom blocks belong to. Whoever asks for another tenant's block misses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tenant(pub [u8; 16]);
+
+impl Tenant {
+    /// A tenant of the topology, whatever salts its clients send: its bytes are counted together. Clients of none are
+    /// told apart by their salt.
+    pub fn of(name: Option<&str>, salt: Option<&str>) -> Self {
+        Self(*Salt::of(name, salt.filter(|_| name.is_none())).as_bytes())
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
 
 /// A retention class, by its place in [`TierOptions::classes`]; one beyond the last is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClassId(pub u8);
+
+impl ClassId {
+    /// Of blocks that are kept in memory alone: no tier stores them, and who finds some refreshes nothing.
+    pub const MEMORY: Self = Self(u8::MAX);
+}
 
 /// How long blocks of one kind are kept, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +105,8 @@ pub struct TierOptions {
     pub touches: usize,
     /// See there.
     pub budget: Budget,
+    /// What the layout stands for, in words; written beside the packs where nobody has written it.
+    pub about: Option<Payload>,
     /// The first one is that of all who name none, or one that is not here. There is at least one.
     pub classes: Vec<Class>,
 }
@@ -99,6 +126,7 @@ impl TierOptions {
             fetches: 1024,
             touches: 1 << 16,
             budget,
+            about: None,
             classes: vec![Class { name: "default".to_owned(), ttl_s: 86_400, bytes: u64::MAX }],
         }
     }
@@ -112,6 +140,15 @@ impl TierOptions {
     pub(super) fn class_named(&self, name: &str) -> ClassId {
         let place = self.classes.iter().position(|class| class.name == name).unwrap_or(0);
         ClassId(u8::try_from(place).unwrap_or(0))
+    }
+
+    /// Takes in classes that others name: kept as long as the first one, and called as they are. They are few.
+    pub(super) fn learn(&mut self, names: &[String]) {
+        let (known, first) = (self.classes.len(), self.classes[0].clone());
+        let new = names.iter().filter(|name| self.classes.iter().all(|class| class.name != **name));
+        let new: Vec<Class> =
+            new.map(|name| Class { name: name.clone(), bytes: u64::MAX, ..first.clone() }).collect();
+        self.classes.extend(new.into_iter().take(CLASSES_MAX.saturating_sub(known)));
     }
 
     /// When a block of this class that is hit now expires. Time goes in steps of a thirty-second of the time to live, so

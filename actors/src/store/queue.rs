@@ -37,7 +37,7 @@ pub enum Stored {
     Queued,
     /// It is there, or was queued before.
     Known,
-    /// The queue is full: it is not stored.
+    /// The queue is full, or it is for memory alone: it is not stored.
     Dropped,
 }
 

@@ -55,6 +55,8 @@ pub(super) struct Changes {
 
 pub(super) const PACK: &str = "pack-";
 pub(super) const TOUCH: &str = "touch-";
+/// What the layout is, for people.
+pub(super) const ABOUT: &str = "about.json";
 
 impl Roll {
     /// Compares with a list that was wished for as number `since`. `writing` are packs that will be known without it.
@@ -131,6 +133,11 @@ impl Roll {
         let written_s = self.written.remove(&name).filter(|_| waste);
         let reads = 1 + self.refused.get(&name).map_or(0, |refusal| refusal.reads);
         self.refused.insert(name, Refusal { bytes, written_s, reads });
+    }
+
+    /// Objects that are no packs, with their bytes.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (PackName, u64)> {
+        self.refused.iter().map(|(name, refusal)| (*name, refusal.bytes))
     }
 
     /// A footer could not be read.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::compaction::Compaction;
 use super::fetching::{FetchId, FetchPlan, Fetches, News, Reading, Source, readings, sources};
 use super::index::{Index, Place};
-use super::options::{ClassId, Stamp, Tenant, TierOptions};
+use super::options::{CLASSES_MAX, ClassId, Stamp, Tenant, TierOptions};
 use super::pack::{HEADER_BYTES, PackName, TRAILER_BYTES};
 use super::queue::{NewBlock, Queue, Sealed, Stored};
 use super::retain;
@@ -15,7 +15,10 @@ use super::touches::{Journal, Touches};
 use super::wish::{Io, Payload, Wish, WishId};
 use crate::kv::BlockHash;
 
+mod look;
 mod told;
+
+pub use look::{Held, Inspection, Sum};
 
 /// What is read of a pack's end at first. A footer of up to 250 blocks is in it.
 const TAIL_BYTES: u64 = 16 << 10;
@@ -72,6 +75,8 @@ pub struct Tier {
     touches: Touches,
     roll: Roll,
     compaction: Option<Compaction>,
+    /// Packs with blocks that were let go for good.
+    condemned: BTreeSet<PackName>,
     /// Of packs and journals together.
     next_number: u64,
     next_wish: u64,
@@ -106,6 +111,8 @@ enum Purpose {
     /// A journal, until when it says something, and those it stands for.
     Touches(PackName, Stamp, Vec<PackName>),
     Delete,
+    /// What the layout is, for people.
+    About,
 }
 
 /// What a tier has done, since it was made.
@@ -154,7 +161,7 @@ impl Tier {
     /// Knows nothing yet: ask for a [`Tier::refresh`]. Panics when there is no class, or a pack is larger than 1 GiB.
     pub fn new(options: TierOptions) -> Self {
         assert!(
-            !options.classes.is_empty() && options.classes.len() <= 255,
+            !options.classes.is_empty() && options.classes.len() <= CLASSES_MAX,
             "one class at least, 255 at most"
         );
         assert!(options.pack_bytes <= 1 << 30, "packs of at most 1 GiB");
@@ -167,6 +174,7 @@ impl Tier {
             touches: Touches::default(),
             roll: Roll::default(),
             compaction: None,
+            condemned: BTreeSet::new(),
             next_number: 0,
             next_wish: 0,
             urgent: VecDeque::new(),
@@ -200,6 +208,9 @@ impl Tier {
         if self.index.knows(&block.hash) {
             self.touch(&[block.hash], block.tenant, (block.class, now));
             return Stored::Known;
+        }
+        if block.class == ClassId::MEMORY {
+            return Stored::Dropped;
         }
         let stored = self.queue.push(block, now, &self.options);
         self.counts.dropped_full += u64::from(stored == Stored::Dropped);
@@ -276,6 +287,9 @@ impl Tier {
     /// These blocks were hit, here or in a tier above.
     pub fn touch(&mut self, hashes: &[BlockHash], tenant: Tenant, (class, now): (ClassId, Stamp)) {
         self.now = self.now.max(now);
+        if class == ClassId::MEMORY {
+            return;
+        }
         let expires = self.options.expiry(class, now);
         for place in hashes.iter().filter_map(|hash| self.index.find(hash, tenant)).collect::<Vec<_>>() {
             self.touches.hit(place, expires, &mut self.index);
@@ -454,10 +468,11 @@ impl Tier {
     }
 
     fn make_room(&mut self, most: u64) {
-        let choice = retain::choose(&mut self.index, &self.options, self.now, most);
-        choice.delete.into_iter().for_each(|number| self.delete(number));
+        let mut choice = retain::choose(&mut self.index, &self.options, self.now, most);
+        self.condemn(&mut choice);
+        choice.delete.iter().for_each(|&number| self.delete(number));
         if self.compaction.is_none() && self.roll.listed {
-            self.compaction = Compaction::start(&choice.renew, &mut self.index, &self.options);
+            self.compaction = self.renew(&choice);
             self.compact();
         }
     }

@@ -104,6 +104,18 @@ impl Tokenizer {
         }
     }
 
+    /// Digest of what every id stands for.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut digest = blake3::Hasher::new();
+        for id in 0..self.vocab() as u32 {
+            let bytes = self.spelling(id);
+            digest.update(&(bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+            digest.update(&[u8::from(self.is_control(id))]);
+        }
+        *digest.finalize().as_bytes()
+    }
+
     /// Ids of a text as it stands, without begin and end tokens. No control token can come out, whatever the text says.
     /// (The unknown token can, in families that cannot spell every text.)
     pub fn encode_plain(&self, text: &str) -> Vec<u32> {

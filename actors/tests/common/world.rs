@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millstream_actors::kv::{BlockHash, BlockId, HashChain, SlotId};
 use millstream_actors::message::{Chosen, Found, Place, SequenceId, Step, StepDone, StepRow};
-use millstream_actors::request::{Finish, Observe, Request, RequestId, Sampling};
+use millstream_actors::request::{Finish, Keeping, Observe, Request, RequestId, Sampling};
 use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use millstream_actors::sequence::Phase;
 use millstream_runtime::Time;
@@ -55,6 +55,7 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
         logprobs: None,
         deadline: Time::from_nanos(u64::MAX),
         observe: Observe::Nothing,
+        keeping: Keeping::default(),
     })
 }
 

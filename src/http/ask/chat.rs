@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::fault::Fault;
 use super::super::fields::{Field, Fields};
 use super::super::images::{Images, Sheet};
+use super::super::keeping::{self, Wanted};
 use super::wishes::{LIKELIEST_MAX, SERVED, choices, streaming, wishes};
 use super::{Ask, Neutral, check_names, is_empty, is_false, neutral, never};
 
@@ -39,11 +40,6 @@ const NEUTRAL: &[Neutral] = &[
     neutral("safety_identifier", Value::is_string, "it must be a string"),
     neutral("prompt_cache_key", Value::is_string, "it must be a string"),
     neutral("prompt_cache_options", is_implicit, "it chooses itself what to cache, {\"mode\": \"implicit\"}"),
-    neutral(
-        "prompt_cache_retention",
-        |v| v == "in_memory",
-        "prompts are cached in memory only, \"in_memory\"",
-    ),
     neutral("best_of", |v| v == 1, "it does not choose among answers: ask for them with n"),
 ];
 
@@ -77,14 +73,15 @@ fn is_implicit(value: &Value) -> bool {
 /// The first field that is wrong, missing, unknown or not served.
 pub(crate) fn chat(body: &Value, images: Option<&Images>) -> Result<Ask, Fault> {
     let fields = Fields::of(body)?;
-    check_names(&fields, &[SERVED, OWN], NEUTRAL)?;
+    check_names(&fields, &[SERVED, keeping::SERVED, OWN], NEUTRAL)?;
     let model = fields.need("model")?.text()?.to_owned();
     let (stream, include_usage) = streaming(&fields)?;
     let prompt = Arc::new(Prompt::Chat(messages(&fields.need("messages")?, images)?));
     let (tokens_max, logprobs) = (tokens_max(&fields)?, logprobs(&fields)?);
     let wishes = Submit { tokens_max, logprobs, ..wishes(&fields, Arc::clone(&prompt))? };
     let choices = choices(&fields)?;
-    Ok(Ask { model, stream, include_usage, prompts: vec![prompt], choices, echo: false, wishes })
+    let wanted = Wanted::read(&fields)?;
+    Ok(Ask { model, stream, include_usage, prompts: vec![prompt], choices, echo: false, wanted, wishes })
 }
 
 fn tokens_max(fields: &Fields<'_>) -> Result<Option<u32>, Fault> {

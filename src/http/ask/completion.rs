@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::fault::Fault;
 use super::super::fields::{Field, Fields};
 use super::super::images::Images;
+use super::super::keeping::{self, Wanted};
 use super::wishes::{LIKELIEST_MAX, SERVED, choices, streaming, wishes};
 use super::{Ask, Neutral, check_names, neutral};
 
@@ -33,7 +34,7 @@ const NEUTRAL: &[Neutral] = &[
 /// The first field that is wrong, missing, unknown or not served.
 pub(crate) fn completion(body: &Value, _images: Option<&Images>) -> Result<Ask, Fault> {
     let fields = Fields::of(body)?;
-    check_names(&fields, &[SERVED, OWN], NEUTRAL)?;
+    check_names(&fields, &[SERVED, keeping::SERVED, OWN], NEUTRAL)?;
     let model = fields.need("model")?.text()?.to_owned();
     let (stream, include_usage) = streaming(&fields)?;
     let prompt = fields.need("prompt")?;
@@ -48,7 +49,8 @@ pub(crate) fn completion(body: &Value, _images: Option<&Images>) -> Result<Ask, 
         let why = "not supported by this server: it does not choose among answers, leave it out or make it n";
         return Err(field.fault(why).coded("unsupported_value"));
     }
-    let ask = Ask { model, stream, include_usage, prompts, choices, echo, wishes };
+    let wanted = Wanted::read(&fields)?;
+    let ask = Ask { model, stream, include_usage, prompts, choices, echo, wanted, wishes };
     if ask.answers() > ANSWERS_MAX {
         let why =
             format!("{} prompts with {choices} answers each are more than {ANSWERS_MAX}", ask.prompts.len());

@@ -10,7 +10,7 @@ use super::super::fetching::Reading;
 use super::super::index::{Place, State};
 use super::super::options::Stamp;
 use super::super::pack::{Footer, PackName, Refused};
-use super::super::roll::{PACK, TOUCH};
+use super::super::roll::{ABOUT, PACK, TOUCH};
 use super::super::touches::Journal;
 use super::super::wish::{Got, Io, Payload, Told, WishId};
 use super::{Purpose, Tier};
@@ -42,7 +42,7 @@ impl Tier {
             }
             (Purpose::Renew, Err(_)) => self.give_up_compaction(),
             (Purpose::Touches(name, until, covers), Ok(_)) => self.touched(name, until, covers),
-            (Purpose::List | Purpose::Touches(..) | Purpose::Delete, _) => {}
+            (Purpose::List | Purpose::Touches(..) | Purpose::Delete | Purpose::About, _) => {}
         }
     }
 
@@ -75,7 +75,18 @@ impl Tier {
             let name = self.object(PACK, name);
             self.want(Purpose::Delete, Io::Delete { name });
         }
+        self.describe(listed);
         self.seal();
+    }
+
+    /// Writes what the layout is, where nobody has.
+    fn describe(&mut self, listed: &[Listed]) {
+        let name = format!("{}{ABOUT}", self.prefix);
+        if let Some(about) = self.options.about.take()
+            && listed.iter().all(|object| object.name != name)
+        {
+            self.want(Purpose::About, Io::Put { name, parts: vec![about] });
+        }
     }
 
     fn vanished(&mut self, number: u32) {
@@ -105,6 +116,7 @@ impl Tier {
         match Footer::decode(bytes, place.start, self.options.layout, name) {
             Ok(footer) => {
                 self.roll.know(name);
+                self.options.learn(&footer.classes);
                 self.index.insert(&footer, place.end, self.next_wish, &self.options);
             }
             Err(refused) => self.refuse(name, place.end, refused),
