@@ -23,7 +23,7 @@
 //! let tokens = ["<s>", "a", "b", "▁", "ab", "▁ab"];
 //! let gguf = GgufTokenizer {
 //!     model: "llama".into(),
-//!     tokens: tokens.map(String::from).to_vec(),
+//!     tokens: tokens.into_iter().collect(),
 //!     scores: vec![0.0, 0.0, 0.0, 0.0, -1.0, -2.0],
 //!     types: vec![3, 1, 1, 1, 1, 1],
 //!     bos: Some(0),

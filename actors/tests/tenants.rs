@@ -44,12 +44,12 @@ fn nobody_finds_what_another_tenant_computed_in_this_process() {
     for (cache, dies) in [("", false), ("tiers = [{ host = \"64MiB\" }]", true)] {
         let plan = plan_with(["", cache], "", "joined = true");
         let mut world = World::new(&plan, &resources, 1, Faults::none());
-        let mut at = Duration::ZERO;
         found_by_all(|request| {
             let id = request.request;
-            at += Duration::from_secs(10);
-            world.submit_at(at, request);
-            world.run();
+            let at = world.sim.now() + Duration::from_secs(1);
+            world.submit_at(at.saturating_since(Time::ZERO), request);
+            world.sim.run_until(at + Duration::from_secs(99));
+            world.read();
             // Without the group, all that is found later is the host's.
             assert!(!dies || world.sim.kill("decode"));
             world.cached[&id]

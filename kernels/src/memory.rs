@@ -32,11 +32,11 @@ pub(crate) fn touch(memory: &mut MmapMut) {
         return;
     }
     // A system that does not know the advice: a page is there once it was written.
-    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = std::hint::black_box(*byte));
+    memory.iter_mut().step_by(SMALL).for_each(|byte| *byte = std::hint::black_box(*byte));
 }
 
 /// Bytes of a page, or fewer.
-const PAGE: usize = 4 << 10;
+const SMALL: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
