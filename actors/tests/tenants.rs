@@ -42,7 +42,7 @@ fn found_by_all(mut serve: impl FnMut(Submit) -> u32) {
 fn nobody_finds_what_another_tenant_computed_in_this_process() {
     let resources = resources("tiny-llama");
     for (cache, dies) in [("", false), ("tiers = [{ host = \"64MiB\" }]", true)] {
-        let plan = plan_with(["", cache], "", "joined = true");
+        let plan = plan_with(["[limits]\nrestarts = 1000", cache], "", "joined = true");
         let mut world = World::new(&plan, &resources, 1, Faults::none());
         found_by_all(|request| {
             let id = request.request;
