@@ -183,8 +183,11 @@ impl Group {
         for sequence in self.scheduler.select(|request| request.deadline <= now) {
             self.drop_sequence(sequence, Departure::Dropped);
         }
-        self.ask(ctx);
-        self.plan(ctx);
+        // A sequence that begins asks for what it is to arrive with; one whose question finds no room begins without.
+        for _ in 0..2 {
+            self.ask(ctx);
+            self.plan(ctx);
+        }
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
         }

@@ -10,6 +10,7 @@ use millstream_runtime::Time;
 use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
+use crate::snapshot::{Beginning, Promise, Snapshot, SnapshotName};
 use crate::store::{Payload, Told};
 
 /// One attempt at one request inside a group.
@@ -266,15 +267,19 @@ pub enum CacheMessage {
     Ask(CacheAsk, usize),
     /// prefill, decode → cache (offer): what does not fit is not kept.
     Store(Vec<Kept>),
+    /// prefill, decode → cache (offer): the same.
+    Snapshot(Snapshot),
     /// disk → cache (reply)
     Told(Told),
 }
 
 /// What a group asks of the prefix store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum CacheAsk {
-    /// How many of these blocks, a beginning, are there? What is there is made ready.
-    Seek(SequenceId, Vec<BlockHash>),
+    /// How many of these blocks, a beginning, are there? What is there is made ready. Is there a snapshot to go on with?
+    Seek(SequenceId, Vec<BlockHash>, Option<Box<Beginning>>),
+    /// The bytes of a snapshot that was promised.
+    Bring(SequenceId, Arc<SnapshotName>),
     /// The bytes of these blocks of a sequence, which begin at the given place of its block table.
     Fetch(SequenceId, usize, Vec<BlockHash>),
     /// Nobody waits for this sequence's blocks any more.
@@ -285,15 +290,18 @@ impl CacheAsk {
     /// Whose blocks are asked for.
     pub fn sequence(&self) -> SequenceId {
         match self {
-            Self::Seek(sequence, _) | Self::Fetch(sequence, ..) | Self::Forget(sequence) => *sequence,
+            Self::Seek(sequence, ..) | Self::Bring(sequence, _) => *sequence,
+            Self::Fetch(sequence, ..) | Self::Forget(sequence) => *sequence,
         }
     }
 }
 
-/// cache → prefill, decode (reply): one for each `Seek` and each `Fetch`.
+/// cache → prefill, decode (reply): one for each `Seek`, each `Bring` and each `Fetch`.
 pub enum CacheAnswer {
-    /// The first so many blocks are there, and can be had in about this time.
-    Sought(SequenceId, usize, Duration),
+    /// The first so many blocks are there, and can be had in about this time; and a snapshot is.
+    Sought(SequenceId, usize, Duration, Option<Promise>),
+    /// What a snapshot holds; nothing where it is gone.
+    Brought(SequenceId, Vec<Payload>),
     /// Blocks from the given place on; fewer than asked for, or none, where the store could not bring them.
     Fetched(SequenceId, usize, Vec<Payload>),
 }
@@ -369,6 +377,8 @@ pub enum Reader {
     },
     /// The prefix store: blocks of these names.
     Store(Vec<BlockName>),
+    /// The prefix store: a snapshot of this name.
+    Snapshot(SnapshotName),
 }
 
 /// One sequence's share of a step.

@@ -351,7 +351,8 @@ fn cache(root: &Section) -> Cache {
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
     let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
     let windows = windows.unwrap_or(Windows::Blocks);
-    Cache { replay, windows, tiers, retention: section.times("retention") }
+    let snapshots = section.number("snapshots");
+    Cache { replay, windows, tiers, snapshots, retention: section.times("retention") }
 }
 
 /// What resolving finds to be asked for and not built yet.

@@ -248,7 +248,9 @@ impl Wiring<'_> {
     ) -> Arc<CacheGauges> {
         let tier =
             |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
-        let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(HOST_BYTES);
+        let without = if self.plan.cache.keeps_blocks() { HOST_BYTES } else { 0 };
+        let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(without);
+        let bytes = (bytes, self.plan.cache.snapshots);
         let total = tier(&["disk", "shared"]).and_then(|tier| tier.size).unwrap_or(u64::MAX);
         let gauges = Arc::new(CacheGauges::default());
         let (shown, store) = (Arc::clone(&gauges), self.resources.store.clone().zip(chain.cloned()));
@@ -303,11 +305,20 @@ impl Wiring<'_> {
             answers: !plan.prefill,
             reuse: self.chain(&plan),
             state: plan.state,
-            store: cache_name(self.plan)
-                .map(|_| StoreBounds { asks_max: ASKS, block_bytes: plan.layout.bytes_per_block() }),
+            store: cache_name(self.plan).map(|_| self.store_bounds(&plan)),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }
+    }
+
+    fn store_bounds(&self, plan: &GroupPlan) -> StoreBounds {
+        let (cache, slot) = (&self.plan.cache, plan.layout.bytes_per_slot());
+        StoreBounds {
+            asks_max: ASKS,
+            block_bytes: plan.layout.bytes_per_block(),
+            keeps: cache.keeps_blocks(),
+            snapshots: cache.keeps_snapshots(plan.state.is_some()).then_some(slot),
+        }
     }
 
     fn prefill(
