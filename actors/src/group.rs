@@ -183,11 +183,10 @@ impl Group {
         for sequence in self.scheduler.select(|request| request.deadline <= now) {
             self.drop_sequence(sequence, Departure::Dropped);
         }
-        // A sequence that begins asks for what it is to arrive with; one whose question finds no room begins without.
-        for _ in 0..2 {
-            self.ask(ctx);
-            self.plan(ctx);
-        }
+        self.ask(ctx);
+        self.plan(ctx);
+        // A sequence that settled just now pulls what the store has of it.
+        self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
         }

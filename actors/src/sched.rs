@@ -31,8 +31,8 @@ mod snapshot;
 mod stored;
 
 pub use reuse::Reused;
-use snapshot::Taken;
 pub use snapshot::Promised;
+use snapshot::Taken;
 use stored::Shelf;
 pub use stored::{Fetching, StoreBounds, StoreCounts, Stored};
 
@@ -172,7 +172,7 @@ impl Scheduler {
             return None;
         }
         let mut sequence = Sequence::new(Arc::clone(request), answer, self.bounds.reuse.as_ref());
-        let found = self.found(&sequence);
+        let found = self.held(&sequence);
         if !self.settle(&mut sequence, found) {
             return None;
         }

@@ -215,7 +215,11 @@ mod tests {
         assert_eq!(one.common(&tail(&[image(7, 0), image(10, 0)])), 0, "one that began before");
         assert_eq!(one.common(&tail(&[image(4, 1), image(10, 0), image(15, 1)])), 7, "others are elsewhere");
         let cut = Tail::new(&[1, 2, 9, 9], 8, &[image(10, 0)]);
-        assert_eq!((one.common(&cut), cut.common(&tail(&[image(10, 1)]))), (4, 2), "a tail may end within one");
+        assert_eq!(
+            (one.common(&cut), cut.common(&tail(&[image(10, 1)]))),
+            (4, 2),
+            "a tail may end within one"
+        );
     }
 
     #[test]

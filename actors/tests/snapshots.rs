@@ -62,7 +62,7 @@ impl Conversation {
 
     /// Tokens of a turn and its answer that were computed.
     fn computed(&self, turn: usize) -> u32 {
-        let prompts: [usize; 3] = std::array::from_fn(|turn| match &self.turns[turn].prompt {
+        let prompts: [usize; 3] = std::array::from_fn(|turn| match &*self.turns[turn].prompt {
             millstream_actors::request::Prompt::Tokens(tokens) => tokens.len(),
             _ => panic!("prompts are tokens here"),
         });
@@ -77,7 +77,10 @@ fn run(plan: &Plan, model: &str, turns: &[Submit]) -> World {
         world.submit_at(Duration::from_secs(1) * n, turn.clone());
         world.sim.run_until(Time::ZERO + Duration::from_millis(500) + Duration::from_secs(1) * n);
         world.read();
-        assert!(world.answers.get(&turn.request).is_some_and(|a| a.outcome.is_some()), "nothing waits for long");
+        assert!(
+            world.answers.get(&turn.request).is_some_and(|a| a.outcome.is_some()),
+            "nothing waits for long"
+        );
     }
     world.run();
     world.assert_quiet(model);
@@ -128,7 +131,11 @@ fn a_prompt_that_comes_again_costs_one_token() {
         for decode in ["joined = true", "joined = false"] {
             let world = run(&plan("", cache, "chunk_tokens = 64", decode), model, &twice);
             assert_same(&world, &expected, model);
-            assert_eq!((numbers(&world.cached), numbers(&world.replayed)), (vec![0, 204], vec![0, 0]), "{model}");
+            assert_eq!(
+                (numbers(&world.cached), numbers(&world.replayed)),
+                (vec![0, 204], vec![0, 0]),
+                "{model}"
+            );
         }
     }
 }
@@ -188,7 +195,8 @@ fn the_budget_holds() {
 fn chaos_costs_time_and_nothing_else() {
     let new = u64::from(std::process::id()) * 1_000_003;
     println!("the new seed is {new}");
-    for (model, cache) in [("tiny-llama", HOST), (DOUBLE, "replay = \"snapshot\"\nsnapshots = \"1KiB\""), (DOUBLE, STATE_AND_HOST)] {
+    for (model, cache, least) in [("tiny-llama", HOST, 41), (DOUBLE, SMALL, 10), (DOUBLE, STATE_AND_HOST, 41)]
+    {
         let talks: Vec<Conversation> =
             (1..=5).map(|id| Conversation::new(model, "", (20 + 9 * id as usize, [7, 3]), id)).collect();
         let (mut finished, mut brought) = (0, 0);
@@ -216,10 +224,12 @@ fn chaos_costs_time_and_nothing_else() {
             }
         }
         println!("{model}: {finished} finished, {brought} snapshots brought");
-        assert!(finished > 41 * 15 / 2 && brought > 41, "{model}: {finished} finished, {brought} brought");
+        assert!(finished > 41 * 15 / 2 && brought > least, "{model}: {finished} finished, {brought} brought");
     }
 }
 
+/// Room for a few.
+const SMALL: &str = "replay = \"snapshot\"\nsnapshots = \"1KiB\"";
 const STATE_AND_HOST: &str = "replay = \"snapshot\"\ntiers = [{ host = \"64MiB\" }]";
 
 fn chaotic(seed: u64, model: &str, cache: &str) -> World {

@@ -210,6 +210,9 @@ mod tests {
         assert_eq!((shelf.count(), shelf.bytes()), (TAILS, 10 * TAILS as u64));
         assert_eq!(shelf.behind.len(), 1);
         let ends = |n: u32| [&text(4)[..], &[n, n, 7]].concat();
-        assert_eq!((find(&mut shelf, &ends(12), 1, true), find(&mut shelf, &ends(13), 1, true)), (None, Some(6)));
+        assert_eq!(
+            (find(&mut shelf, &ends(12), 1, true), find(&mut shelf, &ends(13), 1, true)),
+            (None, Some(6))
+        );
     }
 }

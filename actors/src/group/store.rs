@@ -10,9 +10,9 @@ use std::time::Duration;
 use millstream_runtime::{Ctx, OfferOut, Time};
 
 use super::Group;
-use crate::store::Payload;
 use crate::message::{CacheAnswer, CacheAsk, Exported, Kept, Reader, SequenceId};
 use crate::snapshot::{Promise, Snapshot};
+use crate::store::Payload;
 
 /// An answer that has not come for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -99,7 +99,10 @@ impl Group {
             let sequence = ask.sequence();
             match door.lanes.asks.offer(ask) {
                 Ok(()) => _ = door.due.insert(sequence, now + PATIENCE),
-                Err(_) => self.scheduler.give_up(sequence),
+                Err(_) => {
+                    self.scheduler.give_up(sequence);
+                    ctx.wake_at(now); // it may begin without
+                }
             }
         }
         let (asks, scheduler) = (&door.lanes.asks, &self.scheduler);

@@ -86,6 +86,13 @@ impl Scheduler {
         sequence.hashes[..reusable].partition_point(|hash| self.pool.find(hash).is_some())
     }
 
+    /// The same, each of them looked for: what the store still reads is given up after what comes before it, so that a
+    /// beginning may have a hole meanwhile.
+    pub(super) fn held(&self, sequence: &Sequence) -> usize {
+        let found = sequence.hashes[..self.found(sequence)].iter();
+        found.take_while(|hash| self.pool.find(hash).is_some()).count()
+    }
+
     /// How many of `found` blocks are worth beginning behind: none that would have to be replayed as a whole.
     pub(super) fn worth(&self, found: usize) -> usize {
         let replay = self.bounds.state.map_or(0, |state| state.replay);

@@ -182,7 +182,8 @@ impl Scheduler {
 
     /// Whether a snapshot may be worth more to a sequence than the `found` blocks of the ledger.
     pub(super) fn may_gain_by_snapshot(&self, sequence: &Sequence, found: usize) -> bool {
-        let kept = self.bounds.reuse.is_some() && self.bounds.store.is_some_and(|store| store.snapshots.is_some());
+        let kept =
+            self.bounds.reuse.is_some() && self.bounds.store.is_some_and(|store| store.snapshots.is_some());
         kept && sequence.spared() > self.plain_start(found)
     }
 
@@ -212,12 +213,16 @@ impl Scheduler {
     /// What a snapshot holds, for an arriving sequence. Without it, the sequence arrives as it would have done.
     pub fn brought(&mut self, id: SequenceId, data: Vec<Payload>) {
         let Some((&arrival, sequence)) = self.find(id) else { return };
-        let Some(promised) = sequence.promised.as_ref().filter(|promised| promised.is_asked()) else { return };
+        let Some(promised) = sequence.promised.as_ref().filter(|promised| promised.is_asked()) else {
+            return;
+        };
         let imports = self.fills(sequence, &promised.promise.name, data);
         let plain = self.stored(sequence);
         let plain = if self.worth(plain) > 0 { plain } else { 0 };
         let sequence = self.sequences.get_mut(&arrival).expect("it was just found");
-        let (Some(promised), Some(fetching)) = (&mut sequence.promised, &mut sequence.fetching) else { return };
+        let (Some(promised), Some(fetching)) = (&mut sequence.promised, &mut sequence.fetching) else {
+            return;
+        };
         if let Some(imports) = imports {
             promised.stage = Stage::Here;
             self.imports.extend(imports.into_iter().map(|import| (arrival, import)));

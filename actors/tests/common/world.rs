@@ -287,6 +287,7 @@ impl World {
 
     /// The cache is asked what is to be asked.
     pub fn ask(&mut self) {
+        self.asks.retain(|ask| self.scheduler.knows(ask.sequence()));
         self.asks.extend(self.scheduler.asks());
         assert!(self.asks.len() <= self.bounds.store.map_or(0, |store| store.asks_max), "open questions");
     }
@@ -426,6 +427,7 @@ impl World {
     pub fn finish(&mut self) -> bool {
         for _ in 0..20_000 {
             self.arrive();
+            self.plan(); // whoever begins may ask for what it is to arrive with
             self.ask();
             let asked = !self.asks.is_empty();
             self.answer();

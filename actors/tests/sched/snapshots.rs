@@ -17,7 +17,9 @@ fn world(state: bool, keep: Option<u32>) -> World {
 #[test]
 fn the_next_turn_goes_on_at_the_very_token() {
     for state in [false, true] {
-        for (first, tokens, more) in [(1, 2, 3), (3, 2, 1), (16, 5, 3), (17, 1, 9), (30, 21, 9), (40, 9, 1), (29, 20, 2)] {
+        for (first, tokens, more) in
+            [(1, 2, 3), (3, 2, 1), (16, 5, 3), (17, 1, 9), (30, 21, 9), (40, 9, 1), (29, 20, 2)]
+        {
             let mut world = world(state, None);
             world.add(request(1, &prompt(1, 0, first), tokens));
             assert!(world.finish());

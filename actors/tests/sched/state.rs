@@ -59,7 +59,11 @@ fn replays_share_a_step() {
         rows.map(|row| (row.sequence.request.0, row.start, row.tokens.len())).collect()
     };
     let (start, tokens) = (40 - EXACT, 10 + EXACT as usize);
-    assert_eq!(rows(&world), [2, 3, 4, 5].map(|id| (id, start, tokens)), "four replays and what is behind them");
+    assert_eq!(
+        rows(&world),
+        [2, 3, 4, 5].map(|id| (id, start, tokens)),
+        "four replays and what is behind them"
+    );
     assert!(world.finish());
     assert_eq!([2, 3, 4, 5].map(|id| replayed(&world, id)), [EXACT; 4]);
 }
