@@ -485,8 +485,8 @@ pub struct Cache {
     pub windows: Windows,
     /// From the fastest to the one that lasts.
     pub tiers: Vec<Tier>,
-    /// Bytes of host memory for snapshots.
-    pub snapshots: u64,
+    /// Bytes of host memory for snapshots; `None` where none are kept.
+    pub snapshots: Option<u64>,
     /// How long a class is kept.
     #[serde(with = "time_texts")]
     pub retention: BTreeMap<String, Duration>,

@@ -351,8 +351,10 @@ fn cache(root: &Section) -> Cache {
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
     let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
     let windows = windows.unwrap_or(Windows::Blocks);
-    let snapshots = section.number("snapshots");
-    Cache { replay, windows, tiers, snapshots, retention: section.times("retention") }
+    let cache = Cache { replay, windows, tiers, snapshots: None, retention: section.times("retention") };
+    // Whatever the model keeps.
+    let snapshots = cache.keeps_snapshots(false).then(|| section.number("snapshots"));
+    Cache { snapshots, ..cache }
 }
 
 /// What resolving finds to be asked for and not built yet.

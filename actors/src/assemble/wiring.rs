@@ -250,7 +250,7 @@ impl Wiring<'_> {
             |kinds: &[&str]| self.plan.cache.tiers.iter().find(|tier| kinds.contains(&tier.kind.as_str()));
         let without = if self.plan.cache.keeps_blocks() { HOST_BYTES } else { 0 };
         let bytes = tier(&["host"]).and_then(|tier| tier.size).unwrap_or(without);
-        let bytes = (bytes, self.plan.cache.snapshots);
+        let bytes = (bytes, self.plan.cache.snapshots.unwrap_or(0));
         let total = tier(&["disk", "shared"]).and_then(|tier| tier.size).unwrap_or(u64::MAX);
         let gauges = Arc::new(CacheGauges::default());
         let (shown, store) = (Arc::clone(&gauges), self.resources.store.clone().zip(chain.cloned()));
