@@ -12,7 +12,7 @@ use millstream_actors::request::{Outcome, Reply, RequestId, Submit};
 use millstream_actors::sched::Reused;
 use millstream_runtime::sim::{self, Faults, Sim, SimOptions};
 use millstream_runtime::{Inlet, Outlet, Time};
-use millstream_topology::{Plan, Replay, Settings};
+use millstream_topology::{Plan, Settings};
 
 use crate::mill;
 
@@ -158,7 +158,7 @@ impl Run {
                 replayed: gauges.iter().map(|group| group.tokens_replayed.get()).sum(),
             },
             digest: sim.digest(),
-            approximate: plan.cache.replay != Replay::Exact
+            approximate: !plan.cache.replay.is_exact()
                 && gauges.iter().any(|group| group.slots_total.get() > 0),
             heard,
         })

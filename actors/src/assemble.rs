@@ -152,13 +152,13 @@ pub fn encode_settings(plan: &Plan, resources: &Resources) -> Option<EncodeSetti
     Some(plan.encode().cloned().unwrap_or_else(|| EncodeSettings::standard(threads().unwrap_or(1))))
 }
 
-/// Name of the cache, where the plan has a tier beyond the memory of a group. There is one then, whether the file mentions
-/// it or not.
+/// Name of the cache, where the plan has a tier beyond the memory of a group, or keeps snapshots. There is one then,
+/// whether the file mentions it or not.
 fn cache_name(plan: &Plan) -> Option<String> {
-    let tiers = plan.cache.tiers.iter().any(|tier| tier.kind != "device");
+    let kept = plan.cache.keeps_blocks() || plan.cache.keeps_snapshots(true);
     let said = plan.actors_of(&Role::Cache).next().map(|actor| actor.name.to_string());
     let free = || if plan.actor("cache").is_some() { "cache.blocks" } else { "cache" }.to_owned();
-    tiers.then(|| said.unwrap_or_else(free))
+    kept.then(|| said.unwrap_or_else(free))
 }
 
 /// What the tier of a plan that lasts keeps, for whom and how long. Whose it is and what it holds is left open.
@@ -295,7 +295,7 @@ fn state(
     let slots = wanted.min(usize::try_from(fit).unwrap_or(wanted)).max(1);
     let replay = plan.cache.replay.tokens(facts.window, facts.exact_replay) as usize;
     let keep = facts.decoder_keep.filter(|_| plan.decoder_truncation);
-    Some(StateBounds { slots, replay, keep })
+    Some(StateBounds { slots, replay, keep, rewind: facts.rewind as usize })
 }
 
 /// Blocks that fit beside `slots` state slots.

@@ -18,13 +18,16 @@ use crate::gauges::CacheGauges;
 use crate::kv::BlockHash;
 use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
 use crate::request::Keeping;
+use crate::snapshot::{Beginning, SnapshotName};
 use crate::store::{ClassId, FetchId, NewBlock, News, Payload, Stamp, Stored, Tier, TierOptions, Told, Wish};
 
 mod flight;
 mod host;
+mod snapshots;
 
 use flight::Flight;
 pub use host::Host;
+pub use snapshots::Snapshots;
 
 /// Blocks that wait to be written are written after this long, full pack or not.
 const SETTLED: Duration = Duration::from_millis(250);
@@ -51,6 +54,7 @@ pub struct Lasting {
 /// See the module.
 pub struct Cache {
     host: Host,
+    snapshots: Snapshots,
     /// A seat and a lane for each group, in order.
     groups: Vec<(String, ReplyOut<CacheAnswer>)>,
     gauges: Arc<CacheGauges>,
@@ -77,23 +81,25 @@ struct Below {
 }
 
 impl Cache {
-    /// A cache of `bytes` of host memory that answers these groups.
+    /// A cache of so many bytes of host memory for blocks, and for snapshots, that answers these groups.
     pub fn new(
-        bytes: u64,
+        (blocks, snapshots): (u64, u64),
         lasting: Option<Lasting>,
         groups: Vec<(String, ReplyOut<CacheAnswer>)>,
         gauges: Arc<CacheGauges>,
     ) -> Self {
-        let cache = Self { host: Host::new(bytes), groups, gauges, below: lasting.map(Below::new) };
+        let (host, snapshots) = (Host::new(blocks), Snapshots::new(snapshots));
+        let cache = Self { host, snapshots, groups, gauges, below: lasting.map(Below::new) };
         cache.show();
         cache
     }
 
     fn ask(&mut self, ask: CacheAsk, group: usize, now: Time) {
         match ask {
-            CacheAsk::Seek(sequence, hashes, keeping) => {
-                self.seek(sequence, (&hashes, keeping), (group, now));
+            CacheAsk::Seek(sequence, hashes, keeping, beginning) => {
+                self.seek(sequence, (&hashes, keeping, beginning), (group, now));
             }
+            CacheAsk::Bring(sequence, name) => self.bring(sequence, &name, group),
             CacheAsk::Fetch(sequence, first, hashes) => self.fetch(sequence, first, hashes, group),
             CacheAsk::Forget(sequence) => self.forget(sequence),
             CacheAsk::Hit(_, hashes, keeping) => self.hit(&hashes, keeping, now),
@@ -111,7 +117,7 @@ impl Cache {
     fn seek(
         &mut self,
         sequence: SequenceId,
-        (hashes, keeping): (&[BlockHash], Keeping),
+        (hashes, keeping, beginning): (&[BlockHash], Keeping, Option<Box<Beginning>>),
         (group, now): (usize, Time),
     ) {
         self.forget(sequence);
@@ -125,7 +131,17 @@ impl Cache {
                 below.begin(sequence, (hashes, keeping), (near, group, now), self.host.bytes_max());
             answer = (near + blocks, answer.1 + time);
         }
-        self.groups[group].1.reply(CacheAnswer::Sought(sequence, answer.0, answer.1));
+        let promise = beginning.and_then(|beginning| {
+            let known = answer.0.max(beginning.here);
+            self.snapshots.find(hashes, &beginning, (known, NEAR))
+        });
+        self.groups[group].1.reply(CacheAnswer::Sought(sequence, answer.0, answer.1, promise));
+    }
+
+    fn bring(&mut self, sequence: SequenceId, name: &SnapshotName, group: usize) {
+        let data = self.snapshots.get(name);
+        self.gauges.snapshots_brought.add(data.iter().len());
+        self.groups[group].1.reply(CacheAnswer::Brought(sequence, data.unwrap_or_default()));
     }
 
     fn fetch(&mut self, sequence: SequenceId, first: usize, hashes: Vec<BlockHash>, group: usize) {
@@ -209,6 +225,8 @@ impl Cache {
         let gauges = &self.gauges;
         gauges.host_bytes.set(self.host.bytes() as usize);
         gauges.host_blocks.set(self.host.blocks());
+        gauges.snapshots.set(self.snapshots.count());
+        gauges.snapshot_bytes.set(self.snapshots.bytes() as usize);
         let Some(below) = &self.below else { return };
         let (tier, counts) = (&below.tier, below.tier.counts());
         gauges.lasting_bytes.set(tier.bytes() as usize);
@@ -342,6 +360,7 @@ impl Actor for Cache {
         match message {
             CacheMessage::Ask(ask, group) => self.ask(ask, group, ctx.now()),
             CacheMessage::Store(kept) => self.store(kept, ctx.now()),
+            CacheMessage::Snapshot(snapshot) => self.snapshots.put(snapshot),
             CacheMessage::Told(told) => self.told(told, ctx.now()),
         }
     }

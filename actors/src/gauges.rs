@@ -80,6 +80,12 @@ pub struct CacheGauges {
     pub host_bytes: Gauge,
     /// Blocks in host memory.
     pub host_blocks: Gauge,
+    /// Snapshots in host memory.
+    pub snapshots: Gauge,
+    /// Bytes of them.
+    pub snapshot_bytes: Gauge,
+    /// Snapshots that sequences went on with, since start.
+    pub snapshots_brought: Gauge,
     /// Bytes of the tier that lasts.
     pub lasting_bytes: Gauge,
     /// Blocks that are found there.

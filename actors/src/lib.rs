@@ -38,6 +38,7 @@ pub mod router;
 pub mod sample;
 pub mod sched;
 pub mod sequence;
+pub mod snapshot;
 pub mod store;
 pub mod text;
 pub mod tokenizer;

@@ -10,6 +10,7 @@ use millstream_runtime::Time;
 use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Keeping, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
+use crate::snapshot::{Beginning, Promise, Snapshot, SnapshotName};
 use crate::store::{Payload, Told};
 
 /// One attempt at one request inside a group.
@@ -266,15 +267,20 @@ pub enum CacheMessage {
     Ask(CacheAsk, usize),
     /// prefill, decode → cache (offer): what does not fit is not kept.
     Store(Vec<Kept>),
+    /// prefill, decode → cache (offer): the same.
+    Snapshot(Snapshot),
     /// disk → cache (reply)
     Told(Told),
 }
 
 /// What a group asks of the prefix store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum CacheAsk {
-    /// How many of these blocks, a beginning, are there? What is there is made ready, and counts as used.
-    Seek(SequenceId, Vec<BlockHash>, Keeping),
+    /// How many of these blocks, a beginning, are there? What is there is made ready, and counts as used. Is there a
+    /// snapshot to go on with?
+    Seek(SequenceId, Vec<BlockHash>, Keeping, Option<Box<Beginning>>),
+    /// The bytes of a snapshot that was promised.
+    Bring(SequenceId, Arc<SnapshotName>),
     /// The bytes of these blocks of a sequence, which begin at the given place of its block table.
     Fetch(SequenceId, usize, Vec<BlockHash>),
     /// Nobody waits for this sequence's blocks any more.
@@ -287,21 +293,23 @@ impl CacheAsk {
     /// Whose blocks are asked for.
     pub fn sequence(&self) -> SequenceId {
         match self {
-            Self::Seek(sequence, ..) | Self::Fetch(sequence, ..) | Self::Hit(sequence, ..) => *sequence,
-            Self::Forget(sequence) => *sequence,
+            Self::Seek(sequence, ..) | Self::Bring(sequence, _) | Self::Fetch(sequence, ..) => *sequence,
+            Self::Hit(sequence, ..) | Self::Forget(sequence) => *sequence,
         }
     }
 
     /// Whether it has an answer.
     pub fn is_question(&self) -> bool {
-        matches!(self, Self::Seek(..) | Self::Fetch(..))
+        matches!(self, Self::Seek(..) | Self::Bring(..) | Self::Fetch(..))
     }
 }
 
-/// cache → prefill, decode (reply): one for each `Seek` and each `Fetch`.
+/// cache → prefill, decode (reply): one for each `Seek`, each `Bring` and each `Fetch`.
 pub enum CacheAnswer {
-    /// The first so many blocks are there, and can be had in about this time.
-    Sought(SequenceId, usize, Duration),
+    /// The first so many blocks are there, and can be had in about this time; and a snapshot is.
+    Sought(SequenceId, usize, Duration, Option<Promise>),
+    /// What a snapshot holds; nothing where it is gone.
+    Brought(SequenceId, Vec<Payload>),
     /// Blocks from the given place on; fewer than asked for, or none, where the store could not bring them.
     Fetched(SequenceId, usize, Vec<Payload>),
 }
@@ -379,6 +387,8 @@ pub enum Reader {
     },
     /// The prefix store: blocks of these names.
     Store(Vec<BlockName>),
+    /// The prefix store: a snapshot of this name.
+    Snapshot(SnapshotName),
 }
 
 /// One sequence's share of a step.

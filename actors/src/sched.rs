@@ -27,9 +27,12 @@ use crate::store::Payload;
 
 mod plan;
 mod reuse;
+mod snapshot;
 mod stored;
 
 pub use reuse::Reused;
+pub use snapshot::Promised;
+use snapshot::Taken;
 use stored::Shelf;
 pub use stored::{Fetching, StoreBounds, StoreCounts, Stored};
 
@@ -67,6 +70,8 @@ pub struct StateBounds {
     pub replay: usize,
     /// The layers behind the last source of keys see so many of a prompt's tokens, the newest; `None`: all.
     pub keep: Option<u32>,
+    /// Of a state that was taken so many of the newest positions may be computed once more.
+    pub rewind: usize,
 }
 
 /// What a step brought.
@@ -120,6 +125,7 @@ pub struct Scheduler {
     imports: Vec<(u64, Import)>,
     exports: Vec<Export>,
     shelf: Shelf,
+    taken: Taken,
     flight: Option<Flight>,
     steps: u64,
     preemptions: u64,
@@ -139,6 +145,7 @@ impl Scheduler {
             imports: Vec::new(),
             exports: Vec::new(),
             shelf: Shelf::default(),
+            taken: Taken::default(),
             flight: None,
             steps: 0,
             preemptions: 0,
@@ -165,7 +172,7 @@ impl Scheduler {
             return None;
         }
         let mut sequence = Sequence::new(Arc::clone(request), answer, self.bounds.reuse.as_ref());
-        let found = self.found(&sequence);
+        let found = self.held(&sequence);
         if !self.settle(&mut sequence, found) {
             return None;
         }
@@ -214,6 +221,7 @@ impl Scheduler {
         let imports: Vec<Import> = self.imports.drain(..).map(|(_, import)| import).collect();
         let mut exports = std::mem::take(&mut self.exports);
         exports.extend(self.shelf.export());
+        exports.extend(self.snapshots(&arrivals));
         if rows.is_empty() && imports.is_empty() && exports.is_empty() {
             return None;
         }
@@ -228,6 +236,7 @@ impl Scheduler {
         assert_eq!(flight.number, done.number, "the rank answers the step in flight");
         assert_eq!(flight.rows.len(), done.tokens.len(), "one entry a row");
         self.shelf.read(&mut self.pool);
+        self.taken.read(&mut self.pool);
         let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
         for ((arrival, count), token) in flight.rows.into_iter().zip(&done.tokens) {
             self.advance(arrival, count, token.as_ref(), &mut applied);
@@ -323,6 +332,7 @@ impl Scheduler {
         let Some(chosen) = chosen else { return };
         let token = sequence.push(chosen, &self.bounds.end_tokens);
         if token.finish.is_some() {
+            self.take_answer(arrival);
             self.remove(arrival);
         }
         applied.tokens.push(token);

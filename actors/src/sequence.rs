@@ -6,7 +6,7 @@ use crate::kv::{BlockHash, BlockId, HashChain, Owner, SlotId, blocks_for};
 use crate::message::{Chosen, Found, Place, RowState, Sample, SequenceId, Token};
 use crate::request::{Finish, Logprobs, Observe, Request};
 use crate::sample::Tally;
-use crate::sched::{Fetching, Stored};
+use crate::sched::{Fetching, Promised, Stored};
 
 /// Where a sequence stands in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Sequence {
     pub stored: Stored,
     /// Set while it arrives from there.
     pub fetching: Option<Fetching>,
+    /// A snapshot that it goes on with, or may when it begins.
+    pub promised: Option<Promised>,
     /// Hashes of the full blocks of `tokens`, as far as they are made; none where blocks are not reused.
     pub hashes: Vec<BlockHash>,
     /// What was found of it.
@@ -94,6 +96,7 @@ impl Sequence {
             kept: 0,
             stored: Stored::Unknown,
             fetching: None,
+            promised: None,
             hashes,
             found: Found::default(),
             reached: 0,
@@ -118,10 +121,15 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks, from the first, that need not be computed if they are found: whole ones, before the last token and before
-    /// the first one whose logits are wanted.
+    /// Tokens, from the first, that need not be computed if they are found: those before the last one and before the
+    /// first one whose logits are wanted.
+    pub fn spared(&self) -> usize {
+        self.observed_from().min(self.tokens.len() - 1)
+    }
+
+    /// Whole blocks of them.
     pub fn reusable(&self, block_size: u32) -> usize {
-        self.observed_from().min(self.tokens.len() - 1) / block_size as usize
+        self.spared() / block_size as usize
     }
 
     /// The first position whose logits are wanted.

@@ -1,6 +1,8 @@
 //! The scheduler against a memory that remembers: every row must find, in its block table, exactly the tokens before it.
 //! A block that is freed too early, shared by mistake or lost in a preemption shows as a foreign token.
 
+#[path = "sched/snapshots.rs"]
+mod snapshots;
 #[path = "sched/state.rs"]
 mod state;
 #[path = "common/windows.rs"]
@@ -12,10 +14,10 @@ use std::time::Duration;
 
 use millstream_actors::message::SequenceId;
 use millstream_actors::request::{Observe, Request, RequestId};
-use millstream_actors::sched::{Adopted, Bounds, Scheduler};
+use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use proptest::prelude::*;
 use windows::{EXACT, KEEP, WINDOW};
-use world::{World, bounds, request, with_state};
+use world::{World, bounds, request, with_snapshots, with_state};
 
 /// A prompt of which the first `shared` tokens are those of all prompts.
 fn prompt(id: u64, shared: usize, length: usize) -> Vec<u32> {
@@ -39,6 +41,9 @@ enum Op {
     Abort(usize),
     Plan,
     Done,
+    Ask,
+    Answer,
+    GiveUp,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -50,6 +55,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0usize..8).prop_map(Op::Abort),
         5 => Just(Op::Plan),
         5 => Just(Op::Done),
+        3 => Just(Op::Ask),
+        3 => Just(Op::Answer),
+        1 => Just(Op::GiveUp),
     ]
 }
 
@@ -77,6 +85,21 @@ proptest! {
     fn every_sequence_with_a_state_gives_the_answer_it_gives_alone(bounds in any_state(), ops in proptest::collection::vec(op(), 1..200)) {
         live(World::new(bounds), ops);
     }
+
+    /// With snapshots of all that ended.
+    #[test]
+    fn every_sequence_that_goes_on_with_a_snapshot_gives_the_answer_it_gives_alone(bounds in any_snapshots(), ops in proptest::collection::vec(op(), 1..200)) {
+        live(World::new(bounds), ops);
+    }
+}
+
+/// Bounds of a model with a state, or without, whose snapshots are kept.
+fn any_snapshots() -> impl Strategy<Value = Bounds> {
+    let exact = any_state().prop_map(|bounds| {
+        let state = bounds.state.map(|state| StateBounds { replay: EXACT as usize, ..state });
+        Bounds { state, ..bounds }
+    });
+    prop_oneof![any_bounds(), exact].prop_map(with_snapshots)
 }
 
 /// Bounds of a model with a state: few slots or many, replays that are exact and others, truncated prompts and whole ones.
@@ -102,6 +125,9 @@ fn live(mut world: World, ops: Vec<Op>) {
             Op::Abort(nth) => world.abort(nth),
             Op::Plan => world.plan(),
             Op::Done => world.done(),
+            Op::Ask => world.ask(),
+            Op::Answer => world.answer(),
+            Op::GiveUp => world.give_up(),
         }
         world.check();
     }

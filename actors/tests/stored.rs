@@ -51,7 +51,9 @@ fn what_a_dead_group_computed_is_not_computed_again() {
         }
         assert_eq!(world.answers, expected, "{model}");
         let cached: Vec<u32> = world.cached.values().copied().collect();
-        assert_eq!(cached, [0, 192 - replay, 192 - replay, 192 - replay], "{model}");
+        // The third prompt ends in the block in which the fourth leaves it.
+        let tail = if replay == 0 { 8 } else { 0 };
+        assert_eq!(cached, [0, 192 - replay, 192 - replay, 192 - replay + tail], "{model}");
         assert_eq!(world.replayed.values().sum::<u32>(), 3 * replay);
         assert!(world.sum(|group| &group.blocks_fetched) >= 12, "twelve blocks of the beginning");
     }

@@ -33,7 +33,7 @@ pub use vision::{ImagePlan, Pixels, Vision};
 
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::kv::{KvFormat, KvLayout, KvMemory, Rings};
+use crate::kv::{AHEAD, KvFormat, KvLayout, KvMemory, Rings};
 
 /// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
 pub trait Model: Send + Sync {
@@ -138,6 +138,9 @@ pub struct StateFacts {
     /// Where the layers behind the last source of keys need only the newest tokens of a prompt: how many of them
     /// ([`Local::decoder_from`]).
     pub decoder_keep: Option<u32>,
+    /// So many of the newest positions may be computed once more, or others in their place: a state holds still what that
+    /// takes.
+    pub rewind: u32,
 }
 
 /// Experts of all layers, of which each token is computed by a few; all zero where a model has none.
@@ -172,6 +175,7 @@ impl Facts {
             // Each of these layers is as it was so many positions behind the one before.
             exact_replay: (layers * (window - 1)) as u32,
             decoder_keep: None,
+            rewind: AHEAD as u32,
         };
         self.state.or_else(|| (layers > 0).then(rings))
     }

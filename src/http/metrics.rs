@@ -262,6 +262,8 @@ fn store(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let row = |number: &Gauge| -> Rows<'_> { vec![("cache", number.get() as f64)] };
     let held = [
         ("millstream_store_host_bytes", "Bytes of blocks in host memory.", &cache.host_bytes),
+        ("millstream_store_snapshots", "Snapshots in host memory.", &cache.snapshots),
+        ("millstream_store_snapshot_bytes", "Bytes of snapshots in host memory.", &cache.snapshot_bytes),
         ("millstream_store_lasting_bytes", "Bytes of the tier that lasts.", &cache.lasting_bytes),
         ("millstream_store_lasting_blocks", "Blocks of the tier that lasts.", &cache.lasting_blocks),
         ("millstream_store_unwritten_bytes", "Bytes that wait to be written.", &cache.unwritten_bytes),
@@ -270,6 +272,11 @@ fn store(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let counted = [
         ("millstream_store_sought_blocks_total", "Blocks that groups asked for.", &cache.sought),
         ("millstream_store_hit_blocks_total", "Blocks that were brought to them.", &cache.hits),
+        (
+            "millstream_store_snapshots_brought_total",
+            "Snapshots that were brought to groups.",
+            &cache.snapshots_brought,
+        ),
         ("millstream_store_stored_blocks_total", "Blocks that came from groups and were new.", &cache.stored),
         (
             "millstream_store_read_bytes_total",

@@ -28,6 +28,7 @@ pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
     tiers_are_whole(spec, findings);
     cache::classes_are_fit(spec, findings);
     cache::tenants_differ(spec, findings);
+    snapshots_are_kept(spec, findings);
 }
 
 /// Requests need a door, prompts and answers someone to compute them.
@@ -242,6 +243,16 @@ fn tiers_are_whole(spec: &Spec, findings: &mut Findings) {
                 findings.add(&key_span(tier, second), message, "write a tier for each");
             }
         }
+    }
+}
+
+/// Room for snapshots is of use only where some are kept.
+fn snapshots_are_kept(spec: &Spec, findings: &mut Findings) {
+    let Some(cache) = spec.root.section("cache").filter(|cache| cache.has("snapshots")) else { return };
+    let tiers = cache.sections("tiers").iter().any(|tier| !tier.has("device"));
+    if !tiers && cache.text("replay").as_deref() != Some("snapshot") {
+        let help = "write replay = \"snapshot\", or add a tier; or leave snapshots out";
+        findings.add(&key_span(cache, "snapshots"), "room for snapshots, and none are kept", help);
     }
 }
 

@@ -206,6 +206,9 @@ fn flat(plan: &Plan) -> BTreeMap<String, String> {
     }
     line("cache.replay".to_owned(), Scalar::Text(plan.cache.replay.to_string()).to_string());
     line("cache.windows".to_owned(), Scalar::Text(plan.cache.windows.to_string()).to_string());
+    if let Some(bytes) = plan.cache.snapshots {
+        line("cache.snapshots".to_owned(), Scalar::Bytes(bytes).to_string());
+    }
     for (i, tier) in plan.cache.tiers.iter().enumerate() {
         line(format!("cache.tiers.{i}"), tier_line(tier));
     }

@@ -78,6 +78,9 @@ fn write_actor(out: &mut String, actor: &ActorPlan) {
 
 fn write_cache(out: &mut String, cache: &Cache) {
     line(out, format_args!("\n[cache]\nreplay = \"{}\"\nwindows = \"{}\"", cache.replay, cache.windows));
+    if let Some(bytes) = cache.snapshots {
+        line(out, format_args!("snapshots = {}", Scalar::Bytes(bytes)));
+    }
     for tier in &cache.tiers {
         line(out, format_args!("\n[[cache.tiers]]"));
         let size = tier.size.map(|size| Scalar::Bytes(size).to_string());

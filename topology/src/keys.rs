@@ -339,7 +339,7 @@ pub(crate) static CACHE: &[Key] = &[
         "replay",
         Kind::Replay,
         Preset::Text("exact"),
-        "Found tokens that a model with windows computes again: `exact`, `bounded` (one window), or `4 windows`.",
+        "Found tokens that a model with windows computes again: `exact`, `snapshot` (none where its state was kept, or else `exact`), `bounded` (one window), or `4 windows`.",
     ),
     key(
         "windows",
@@ -352,6 +352,12 @@ pub(crate) static CACHE: &[Key] = &[
         Kind::Tables(TIER),
         Preset::None,
         "Where blocks are kept beyond their group, from the fastest tier to the one that lasts.",
+    ),
+    key(
+        "snapshots",
+        Kind::Size { most: SIZE_MAX },
+        Preset::Bytes(256 << 20),
+        "Host memory for what stands behind the last full block of recent prompts and answers; used with tiers, or with replay = \"snapshot\".",
     ),
     key(
         "retention",

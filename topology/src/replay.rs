@@ -23,6 +23,8 @@ pub enum Replay {
     /// As much as it takes for the answer to be as if nothing had been found.
     #[default]
     Exact,
+    /// The same, and nothing where a state was kept in host memory at the position that is gone on from.
+    Snapshot,
     /// One window: the cheapest, and an approximation.
     Bounded,
     /// So many windows.
@@ -30,10 +32,15 @@ pub enum Replay {
 }
 
 impl Replay {
+    /// Whether the answer is as if nothing had been found.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Replay::Exact | Replay::Snapshot)
+    }
+
     /// The same in tokens, for a model with windows of `window` tokens that is exact after `exact`.
     pub fn tokens(self, window: u32, exact: u32) -> u32 {
         match self {
-            Replay::Exact => exact,
+            Replay::Exact | Replay::Snapshot => exact,
             Replay::Bounded => window.min(exact),
             Replay::Windows(count) => window.saturating_mul(count).min(exact),
         }
@@ -45,6 +52,7 @@ impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Replay::Exact => f.write_str("exact"),
+            Replay::Snapshot => f.write_str("snapshot"),
             Replay::Bounded => f.write_str("bounded"),
             Replay::Windows(count) => write!(f, "{count} windows"),
         }
@@ -61,6 +69,7 @@ impl FromStr for Replay {
     fn from_str(text: &str) -> Result<Replay, NoReplay> {
         match (text, text.strip_suffix(" windows").map(str::parse)) {
             ("exact", _) => Ok(Replay::Exact),
+            ("snapshot", _) => Ok(Replay::Snapshot),
             ("bounded", _) => Ok(Replay::Bounded),
             (_, Some(Ok(count @ 1..=WINDOWS_MAX))) => Ok(Replay::Windows(count)),
             _ => Err(NoReplay),

@@ -355,7 +355,11 @@ fn cache(root: &Section) -> Cache {
     let replay = section.text("replay").and_then(|text| text.parse().ok()).unwrap_or_default();
     let windows = section.text("windows").and_then(|word| Windows::from_word(&word));
     let windows = windows.unwrap_or(Windows::Blocks);
-    Cache { replay, windows, tiers, retention: classes(section), tenants: tenants(section) }
+    let (retention, tenants) = (classes(section), tenants(section));
+    let cache = Cache { replay, windows, tiers, snapshots: None, retention, tenants };
+    // Whatever the model keeps.
+    let snapshots = cache.keeps_snapshots(false).then(|| section.number("snapshots"));
+    Cache { snapshots, ..cache }
 }
 
 /// The classes of every plan, and those of the file.

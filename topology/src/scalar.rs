@@ -96,7 +96,7 @@ fn wants(kind: Kind) -> &'static str {
         Kind::Choice(_) => "one word in quotes",
         Kind::Names => "a name in quotes, or an array of them",
         Kind::Devices => "devices, as in \"cpu\" or \"cuda:0-7\"",
-        Kind::Replay => "\"bounded\", \"exact\", or a length as in \"4 windows\"",
+        Kind::Replay => "\"exact\", \"snapshot\", \"bounded\", or a length as in \"4 windows\"",
         Kind::End => "an actor and its port, as in \"prefill.handover\"",
         Kind::Table(_) | Kind::Named(_) | Kind::Actors => "a table",
         Kind::Tables(_) => "an array of tables",
@@ -213,7 +213,7 @@ fn replay(said: &str) -> Read<String> {
         Ok(replay) => Ok(replay.to_string()),
         Err(NoReplay) => {
             let message = format!("unknown replay {}", quote(said));
-            refused(message, suggest::help(said, "forms", ["bounded", "exact", "4 windows"]))
+            refused(message, suggest::help(said, "forms", ["exact", "snapshot", "bounded", "4 windows"]))
         }
     }
 }

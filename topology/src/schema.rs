@@ -79,7 +79,9 @@ fn kind(kind: Kind) -> Value {
             "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" }, "minItems": 1 }]
         }),
         Kind::Devices => json!({ "type": "string", "pattern": "^cpu$|^cuda:[0-9,-]+$" }),
-        Kind::Replay => json!({ "type": "string", "pattern": "^bounded$|^exact$|^[0-9]+ windows$" }),
+        Kind::Replay => {
+            json!({ "type": "string", "pattern": "^exact$|^snapshot$|^bounded$|^[0-9]+ windows$" })
+        }
         Kind::End => json!({ "type": "string", "pattern": "^[^.]+\\.[^.]+$" }),
         Kind::Table(keys) => table(keys),
         Kind::Tables(keys) => json!({ "type": "array", "items": table(keys) }),

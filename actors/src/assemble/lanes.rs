@@ -276,6 +276,7 @@ fn to_store<M: Send + 'static>(
         // Each open question may be followed by the news that nobody waits for it, and sequences tell what they found.
         asks: g.offer(&format!("{name}.asks"), seat, cache, 3 * ASKS, asks),
         keeps: g.offer(&format!("{name}.keeps"), seat, cache, KEEPS, CacheMessage::Store),
+        snapshots: g.offer(&format!("{name}.snapshots"), seat, cache, KEEPS, CacheMessage::Snapshot),
     };
     // The cache owes answers to what is open, and to what was given up and has not been forgotten yet.
     (lanes, g.reply(&format!("cache.answers.{name}"), cache, seat, 4 * ASKS, into))

@@ -105,7 +105,8 @@ pub(super) fn wire(
 /// Bytes of blocks in host memory.
 fn host_bytes(plan: &Plan) -> u64 {
     let host = plan.cache.tiers.iter().find(|tier| tier.kind == "host");
-    host.and_then(|tier| tier.size).unwrap_or(HOST_BYTES)
+    let without = if plan.cache.keeps_blocks() { HOST_BYTES } else { 0 };
+    host.and_then(|tier| tier.size).unwrap_or(without)
 }
 
 /// Memory for blocks between groups, host memory, and disks.
@@ -298,7 +299,7 @@ impl Wiring<'_> {
         groups: Vec<(String, ReplyOut<CacheAnswer>)>,
         (disks, chain, about): (Vec<HoldOut<Wish>>, Option<&HashChain>, Option<Vec<u8>>),
     ) -> Arc<CacheGauges> {
-        let bytes = host_bytes(self.plan);
+        let bytes = (host_bytes(self.plan), self.plan.cache.snapshots.unwrap_or(0));
         let lasts = self.resources.store.is_some();
         let classes = self.plan.cache.classes().filter(|_| lasts);
         let classes = classes.map(|(name, _)| (name.to_owned(), Gauge::default())).collect();
@@ -359,11 +360,20 @@ impl Wiring<'_> {
             answers: !plan.prefill,
             reuse: self.chain(&plan),
             state: plan.state,
-            store: cache_name(self.plan)
-                .map(|_| StoreBounds { asks_max: ASKS, block_bytes: plan.layout.bytes_per_block() }),
+            store: cache_name(self.plan).map(|_| self.store_bounds(&plan)),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         GroupRecipe { plan, bounds, lanes, gauges }
+    }
+
+    fn store_bounds(&self, plan: &GroupPlan) -> StoreBounds {
+        let (cache, slot) = (&self.plan.cache, plan.layout.bytes_per_slot());
+        StoreBounds {
+            asks_max: ASKS,
+            block_bytes: plan.layout.bytes_per_block(),
+            keeps: cache.keeps_blocks(),
+            snapshots: cache.keeps_snapshots(plan.state.is_some()).then_some(slot),
+        }
     }
 
     fn prefill(

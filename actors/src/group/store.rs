@@ -4,13 +4,14 @@
 //! what was to be kept is not. What would take longer to fetch than to compute is not fetched; the time to compute is
 //! measured on the steps of this group, and the time to fetch is the store's word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use millstream_runtime::{Ctx, OfferOut, Time};
 
 use super::Group;
 use crate::message::{CacheAnswer, CacheAsk, Exported, Kept, Reader, SequenceId};
+use crate::snapshot::{Promise, Snapshot};
 
 /// An answer that has not come for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -26,6 +27,8 @@ pub struct StoreLanes {
     pub asks: OfferOut<CacheAsk>,
     /// Blocks to be kept.
     pub keeps: OfferOut<Vec<Kept>>,
+    /// Snapshots to be kept.
+    pub snapshots: OfferOut<Snapshot>,
 }
 
 /// A group's side of the prefix store.
@@ -33,6 +36,8 @@ pub(super) struct StoreDoor {
     lanes: StoreLanes,
     /// Until when an open question is waited for.
     due: BTreeMap<SequenceId, Time>,
+    /// Those for which the store may hold blocks ready.
+    promised: BTreeSet<SequenceId>,
     /// Nanoseconds that a token of a prompt takes to compute, of late; `None` until a step has told.
     token: Option<f64>,
     /// Blocks that met a full lane.
@@ -41,7 +46,7 @@ pub(super) struct StoreDoor {
 
 impl StoreDoor {
     pub(super) fn new(lanes: StoreLanes) -> Self {
-        Self { lanes, due: BTreeMap::new(), token: None, refused: 0 }
+        Self { lanes, due: BTreeMap::new(), promised: BTreeSet::new(), token: None, refused: 0 }
     }
 }
 
@@ -50,12 +55,21 @@ impl Group {
     pub fn answered(&mut self, answer: CacheAnswer, ctx: &mut Ctx<'_>) {
         let Some(door) = &mut self.store else { return };
         match answer {
-            CacheAnswer::Sought(sequence, blocks, time) => {
+            CacheAnswer::Sought(sequence, blocks, time, promise) => {
                 door.due.remove(&sequence);
-                let tokens = (blocks * self.scheduler.block_size()) as f64;
-                let slower = door.token.is_some_and(|token| time.as_nanos() as f64 > token * tokens);
-                self.scheduler.sought(sequence, if slower { 0 } else { blocks });
+                let worth = |time: Duration, tokens: usize| {
+                    door.token.is_none_or(|token| time.as_nanos() as f64 <= token * tokens as f64)
+                };
+                let fast = worth(time, blocks * self.scheduler.block_size());
+                let promise = promise.filter(|Promise { time, start, .. }| worth(*time, *start));
+                self.scheduler.sought(sequence, if fast { blocks } else { 0 }, promise);
+                door.promised.extend((blocks > 0).then_some(sequence));
                 ctx.event(stage(sequence, "sought", blocks as u64));
+            }
+            CacheAnswer::Brought(sequence, data) => {
+                door.due.remove(&sequence);
+                ctx.event(stage(sequence, "snapshot", data.len() as u64));
+                self.scheduler.brought(sequence, data);
             }
             CacheAnswer::Fetched(sequence, first, data) => {
                 door.due.remove(&sequence);
@@ -91,6 +105,9 @@ impl Group {
                 }
             }
         }
+        let (asks, scheduler) = (&door.lanes.asks, &self.scheduler);
+        // The lane may be full; then it is said later.
+        door.promised.retain(|&id| scheduler.may_fetch(id) || asks.offer(CacheAsk::Forget(id)).is_err());
         if let Some(&due) = door.due.values().min() {
             ctx.wake_at(due);
         }
@@ -100,13 +117,17 @@ impl Group {
     pub(super) fn keep(&mut self, exported: Vec<Exported>) -> Vec<Exported> {
         let mut others = Vec::new();
         for Exported { reader, data } in exported {
-            let (Reader::Store(names), Some(door)) = (&reader, &mut self.store) else {
-                others.push(Exported { reader, data });
-                continue;
-            };
-            let kept = names.iter().zip(data).map(|(&name, data)| Kept { name, data });
-            if door.lanes.keeps.offer(kept.collect()).is_err() {
-                door.refused += names.len() as u64;
+            match (reader, &mut self.store) {
+                (Reader::Store(names), Some(door)) => {
+                    let kept = names.iter().zip(data).map(|(&name, data)| Kept { name, data });
+                    if door.lanes.keeps.offer(kept.collect()).is_err() {
+                        door.refused += names.len() as u64;
+                    }
+                }
+                (Reader::Snapshot(name), Some(door)) => {
+                    let _ = door.lanes.snapshots.offer(Snapshot { name, data }); // then there is one less
+                }
+                (reader, _) => others.push(Exported { reader, data }),
             }
         }
         others
@@ -123,6 +144,7 @@ impl Group {
     pub(super) fn lost_store(&mut self, peer: &str) {
         if let Some(door) = self.store.as_mut().filter(|door| door.lanes.seat == peer) {
             door.due.clear();
+            door.promised.clear();
             self.scheduler.store_lost();
         }
     }

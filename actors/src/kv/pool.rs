@@ -28,6 +28,8 @@ pub enum Owner {
     Lease(u64),
     /// The prefix store, until it has been read for it.
     Store,
+    /// A snapshot of a sequence that has ended, until it has been read.
+    Snapshot(SequenceId),
 }
 
 /// What is known of one block.

@@ -75,9 +75,13 @@ impl Scheduler {
             return false;
         }
         let Some(mut sequence) = self.sequences.remove(&arrival) else { return false };
-        let found = self.worth(self.found(&sequence));
+        let all = self.held(&sequence);
+        let promised = self.gains_by_snapshot(&sequence, all);
+        let found = if promised { all } else { self.worth(all) };
         let room = self.settle(&mut sequence, found);
-        if room && !self.arrive(&mut sequence, found) {
+        if room && promised {
+            self.await_snapshot(&mut sequence, found);
+        } else if room && !self.arrive(&mut sequence, found) {
             self.skip(&mut sequence, found);
             sequence.phase = Phase::Running;
         }

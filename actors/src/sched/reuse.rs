@@ -23,7 +23,7 @@
 use std::collections::BTreeSet;
 
 use super::stored::Shelf;
-use super::{Bounds, Scheduler};
+use super::{Bounds, Promised, Scheduler};
 use crate::kv::{BlockHash, Pool, blocks_for};
 use crate::message::BlockName;
 use crate::sequence::{Sequence, State};
@@ -71,7 +71,7 @@ pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, 
     for n in sequence.sealed..full {
         let (own, hash) = (sequence.blocks[n], sequence.hashes[n]);
         sequence.blocks[n] = pool.seal(own, hash, owner);
-        if bounds.store.is_some() && n >= sequence.kept && sequence.blocks[n] == own {
+        if bounds.store.is_some_and(|store| store.keeps) && n >= sequence.kept && sequence.blocks[n] == own {
             let parent = n.checked_sub(1).map(|before| sequence.hashes[before]);
             shelf.keep(BlockName { hash, parent, depth: n as u32, keeping }, own, pool);
         }
@@ -85,6 +85,13 @@ impl Scheduler {
     pub(super) fn found(&self, sequence: &Sequence) -> usize {
         let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
         sequence.hashes[..reusable].partition_point(|hash| self.pool.find(hash).is_some())
+    }
+
+    /// The same, each of them looked for: what the store still reads is given up after what comes before it, so that a
+    /// beginning may have a hole meanwhile.
+    pub(super) fn held(&self, sequence: &Sequence) -> usize {
+        let found = sequence.hashes[..self.found(sequence)].iter();
+        found.take_while(|hash| self.pool.find(hash).is_some()).count()
     }
 
     /// How many of `found` blocks are worth beginning behind: none that would have to be replayed as a whole.
@@ -141,8 +148,9 @@ impl Scheduler {
         let Some(state) = self.bounds.state else { return false };
         let sequence = &self.sequences[&arrival];
         // Hashes are chained: sequences that agree at a block agree at all before it. They must agree at the next one, and
-        // at the first that is worth more than the replay.
-        let decides = self.found(sequence).max(state.replay / self.bounds.block_size as usize);
+        // at the first that is worth more than the replay, behind the snapshot that it may go on with.
+        let ahead = state.replay + sequence.promised.as_ref().map_or(0, Promised::start);
+        let decides = self.found(sequence).max(ahead / self.bounds.block_size as usize);
         if decides >= sequence.reusable(self.bounds.block_size) {
             return false;
         }

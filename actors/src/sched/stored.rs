@@ -10,10 +10,11 @@
 //! Every question has one answer, at most so many are open at once, and the group may give up any of them: a store that is
 //! slow, or wrong, or dead costs time and never an answer.
 
-use super::Scheduler;
+use super::{Promised, Scheduler};
 use crate::kv::{BlockId, Owner, Pool};
 use crate::message::{BlockName, CacheAsk, Export, Import, Place, Reader, SequenceId};
 use crate::sequence::{Phase, Sequence};
+use crate::snapshot::Promise;
 use crate::store::Payload;
 
 /// Blocks in one pull.
@@ -30,6 +31,10 @@ pub struct StoreBounds {
     pub asks_max: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
+    /// It keeps blocks.
+    pub keeps: bool,
+    /// It keeps snapshots; of a state so many bytes, 0 where the model keeps none.
+    pub snapshots: Option<usize>,
 }
 
 /// What the prefix store has of a sequence.
@@ -50,11 +55,11 @@ pub enum Stored {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetching {
     /// Blocks, from the first, that are here.
-    here: usize,
+    pub(super) here: usize,
     /// Blocks that the store has.
-    end: usize,
+    pub(super) end: usize,
     /// A pull is open.
-    asked: bool,
+    pub(super) asked: bool,
 }
 
 /// Since the start of the group.
@@ -117,18 +122,25 @@ impl Scheduler {
     }
 
     fn ask(&mut self, arrival: u64) -> Option<CacheAsk> {
-        let awaits = self.awaits_store(arrival);
-        let reusable = self.sequences[&arrival].reusable(self.bounds.block_size);
-        let sequence = self.sequences.get_mut(&arrival)?;
+        let sequence = &self.sequences[&arrival];
         let (id, keeping) = (sequence.id(), sequence.request.keeping);
-        if awaits && matches!(sequence.stored, Stored::Unknown | Stored::Unasked) {
-            sequence.stored = Stored::Asked;
-            return Some(CacheAsk::Seek(id, sequence.hashes[..reusable].to_vec(), keeping));
+        if matches!(sequence.stored, Stored::Unknown | Stored::Unasked) && self.awaits_store(arrival) {
+            let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
+            let hashes = sequence.hashes[..reusable].to_vec();
+            let beginning = self.beginning(sequence).map(Box::new);
+            self.sequences.get_mut(&arrival)?.stored = Stored::Asked;
+            return Some(CacheAsk::Seek(id, hashes, keeping, beginning));
         }
+        let sequence = self.sequences.get_mut(&arrival)?;
         if sequence.stored == Stored::Unknown && sequence.phase == Phase::Running {
             sequence.stored = Stored::Unasked;
             let found = sequence.hashes[..sequence.sealed].to_vec();
             return (!found.is_empty()).then_some(CacheAsk::Hit(id, found, keeping));
+        }
+        if let Some(promised) = sequence.promised.as_mut().filter(|_| sequence.fetching.is_some())
+            && let Some(name) = promised.ask()?
+        {
+            return Some(CacheAsk::Bring(id, name));
         }
         let fetching = sequence.fetching.as_mut().filter(|fetching| !fetching.asked)?;
         fetching.asked = true;
@@ -142,18 +154,20 @@ impl Scheduler {
         let unsaid = !matches!(sequence.stored, Stored::Blocks(_));
         let more = || {
             let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
-            self.worth(reusable) > self.found(sequence)
+            let found = self.found(sequence);
+            self.worth(reusable) > found || self.may_gain_by_snapshot(sequence, found)
         };
         self.bounds.store.is_some() && sequence.phase == Phase::Waiting && unsaid && more()
     }
 
-    /// The store has the first `blocks` blocks of a sequence.
-    pub fn sought(&mut self, id: SequenceId, blocks: usize) {
+    /// The store has the first `blocks` blocks of a sequence, and a snapshot.
+    pub fn sought(&mut self, id: SequenceId, blocks: usize, promise: Option<Promise>) {
         if let Some(sequence) = self.find_mut(id)
             && sequence.stored == Stored::Asked
         {
             let most = sequence.hashes.len();
             sequence.stored = Stored::Blocks(blocks.min(most));
+            sequence.promised = promise.map(Promised::new);
         }
     }
 
@@ -184,11 +198,19 @@ impl Scheduler {
         let (asked, fetching) = (sequence.stored == Stored::Asked, sequence.fetching.is_some());
         if asked || fetching {
             self.shelf.counts.given_up += 1;
-            self.sequences.get_mut(&arrival).expect("it was just found").stored = Stored::Blocks(0);
+            let sequence = self.sequences.get_mut(&arrival).expect("it was just found");
+            sequence.stored = Stored::Blocks(0);
+            sequence.promised.take_if(|promised| !promised.is_here());
         }
         if fetching {
             self.land(arrival);
         }
+    }
+
+    /// Whether a sequence fetches blocks, or may when it begins.
+    pub fn may_fetch(&self, id: SequenceId) -> bool {
+        let may = |s: &Sequence| s.phase == Phase::Waiting || s.fetching.is_some();
+        self.find(id).is_some_and(|(_, sequence)| may(sequence))
     }
 
     /// Tokens in a block.
@@ -205,7 +227,9 @@ impl Scheduler {
 
     /// Sequences with an open question.
     fn asking(&self) -> impl Iterator<Item = SequenceId> + '_ {
-        let asks = |s: &&Sequence| s.stored == Stored::Asked || s.fetching.is_some_and(|f| f.asked);
+        let fetches = |s: &Sequence| s.fetching.is_some_and(|f| f.asked);
+        let brings = |s: &Sequence| s.promised.as_ref().is_some_and(Promised::is_asked);
+        let asks = move |s: &&Sequence| s.stored == Stored::Asked || fetches(s) || brings(s);
         self.sequences.values().filter(|s| s.phase != Phase::Doomed).filter(asks).map(Sequence::id)
     }
 
@@ -228,12 +252,14 @@ impl Scheduler {
 
     /// An arriving sequence begins behind the blocks that are here. They are sealed when their first step is done: until
     /// then their bytes are on the way.
-    fn land(&mut self, arrival: u64) {
+    pub(super) fn land(&mut self, arrival: u64) {
         let Some(mut sequence) = self.sequences.remove(&arrival) else { return };
         if let (Some(fetching), Phase::Arriving) = (sequence.fetching.take(), sequence.phase) {
             sequence.kept = sequence.kept.max(fetching.here);
             sequence.phase = Phase::Running;
-            self.skip(&mut sequence, fetching.here);
+            if !self.go_on(&mut sequence, fetching.here) {
+                self.skip(&mut sequence, fetching.here);
+            }
         }
         self.sequences.insert(arrival, sequence);
     }

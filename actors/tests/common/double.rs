@@ -19,7 +19,7 @@ pub struct Double(Facts);
 
 /// The stand-in, with the tokenizer of `real`.
 pub fn double(real: Resources) -> Resources {
-    let state = StateFacts { window: WINDOW, exact_replay: EXACT, decoder_keep: Some(KEEP) };
+    let state = StateFacts { window: WINDOW, exact_replay: EXACT, decoder_keep: Some(KEEP), rewind: 1 };
     let compressed = CompressedFacts { sources: 1, paired: 0, state: WINDOW as usize * NUMBERS };
     let facts = Facts {
         family: "double",

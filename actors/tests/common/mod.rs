@@ -13,7 +13,7 @@ pub mod windows;
 
 use double::{DOUBLE, double};
 use millstream_actors::assemble::{Assembly, Driver, Resources, assemble};
-use millstream_actors::gauges::{Gauge, GroupGauges};
+use millstream_actors::gauges::{CacheGauges, Gauge, GroupGauges};
 use millstream_actors::rank::StepCost;
 use millstream_actors::request::{Logprobs, Outcome, Prompt, Reply, RequestId, Sampling, Submit};
 use millstream_runtime::{Faults, Sim, SimOptions, Time};
@@ -118,15 +118,16 @@ pub struct Parts {
     pub doors: millstream_actors::assemble::Doors,
     pub gauges: Vec<std::sync::Arc<millstream_actors::gauges::GroupGauges>>,
     pub encoders: Vec<std::sync::Arc<millstream_actors::gauges::EncodeGauges>>,
+    pub cache: Option<std::sync::Arc<CacheGauges>>,
 }
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
-        let Assembly { graph, doors, gauges, encoders, .. } =
+        let Assembly { graph, doors, gauges, encoders, cache, .. } =
             assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
         let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
         let (answers, cached, replayed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { sim, assembly: Parts { doors, gauges, encoders }, answers, cached, replayed }
+        Self { sim, assembly: Parts { doors, gauges, encoders, cache }, answers, cached, replayed }
     }
 
     /// The client sends its request at a virtual time.

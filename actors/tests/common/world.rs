@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_actors::cache::Snapshots;
 use millstream_actors::kv::{BlockHash, BlockId, HashChain, SlotId};
-use millstream_actors::message::{Chosen, Found, Place, SequenceId, Step, StepDone, StepRow};
+use millstream_actors::message::{
+    CacheAsk, Chosen, Export, Exported, Found, Place, Reader, SequenceId, Step, StepDone, StepRow,
+};
 use millstream_actors::request::{Finish, Keeping, Observe, Request, RequestId, Sampling};
-use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
+use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds, StoreBounds};
 use millstream_actors::sequence::Phase;
+use millstream_actors::snapshot::Snapshot;
 use millstream_runtime::Time;
 
 use crate::windows::{self, Alone, ENTRY, EXACT, Given, NUMBERS, Store, WINDOW};
@@ -33,7 +37,15 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
 
 /// The same for a model with a state.
 pub fn with_state(bounds: Bounds, slots: usize, replay: u32, keep: Option<u32>) -> Bounds {
-    Bounds { state: Some(StateBounds { slots, replay: replay as usize, keep }), ..bounds }
+    Bounds { state: Some(StateBounds { slots, replay: replay as usize, keep, rewind: 1 }), ..bounds }
+}
+
+/// The same with a cache that keeps snapshots and no blocks.
+pub fn with_snapshots(bounds: Bounds) -> Bounds {
+    let block_bytes = bounds.block_size as usize * (1 + ENTRY) * 4;
+    let slot_bytes = bounds.state.map_or(0, |_| WINDOW as usize * NUMBERS * 4);
+    let store = StoreBounds { asks_max: 3, block_bytes, keeps: false, snapshots: Some(slot_bytes) };
+    Bounds { store: Some(store), ..bounds }
 }
 
 /// Request `id` with this prompt.
@@ -144,7 +156,26 @@ impl Memory {
             self.import(import.place, &import.data);
         }
         let tokens = step.rows.iter().map(|row| self.row(row).map(|id| Chosen { id, logprobs: None }));
-        StepDone { number: step.number, tokens: tokens.collect(), ..StepDone::default() }
+        let tokens = tokens.collect();
+        let exported = step.exports.iter().map(|export| self.export(export)).collect();
+        StepDone { number: step.number, tokens, exported, ..StepDone::default() }
+    }
+
+    /// Snapshots that the step takes.
+    fn export(&self, export: &Export) -> Exported {
+        let Reader::Snapshot(name) = &export.reader else { panic!("nothing else is kept") };
+        let cell = |cell: (BlockId, u32)| {
+            let token = self.cells.get(&cell).copied().unwrap_or_default();
+            [&[token][..], &self.entries.get(&cell).copied().unwrap_or_default()].concat()
+        };
+        let numbers = |place: &Place| match *place {
+            Place::Block(block) => (0..self.block_size).flat_map(|at| cell((block, at))).collect::<Vec<_>>(),
+            Place::Slot(slot) => (0..WINDOW)
+                .flat_map(|at| self.windows.get(&(slot, at)).copied().unwrap_or_default())
+                .collect(),
+        };
+        let bytes = |place| numbers(place).into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into();
+        Exported { reader: Reader::Snapshot(name.clone()), data: export.places.iter().map(bytes).collect() }
     }
 
     /// The token that a row chooses, if it chooses one.
@@ -227,6 +258,9 @@ pub struct World {
     pub found: BTreeMap<RequestId, Found>,
     /// Everything that may be found.
     known: Vec<Known>,
+    /// Snapshots, and what is asked of them.
+    pub shelf: Snapshots,
+    asks: Vec<CacheAsk>,
 }
 
 impl World {
@@ -247,6 +281,40 @@ impl World {
             computed: 0,
             found: BTreeMap::new(),
             known: Vec::new(),
+            shelf: Snapshots::new(4_000),
+            asks: Vec::new(),
+        }
+    }
+
+    /// The cache is asked what is to be asked.
+    pub fn ask(&mut self) {
+        self.asks.retain(|ask| self.scheduler.knows(ask.sequence()));
+        self.asks.extend(self.scheduler.asks().into_iter().filter(CacheAsk::is_question));
+        assert!(self.asks.len() <= self.bounds.store.map_or(0, |store| store.asks_max), "open questions");
+    }
+
+    /// It answers the oldest question.
+    pub fn answer(&mut self) {
+        if self.asks.is_empty() {
+            return;
+        }
+        match self.asks.remove(0) {
+            CacheAsk::Seek(id, hashes, _, beginning) => {
+                let beginning = beginning.expect("snapshots are kept");
+                let promise = self.shelf.find(&hashes, &beginning, (beginning.here, 0.0));
+                self.scheduler.sought(id, 0, promise);
+            }
+            CacheAsk::Bring(id, name) => {
+                self.scheduler.brought(id, self.shelf.get(&name).unwrap_or_default())
+            }
+            CacheAsk::Fetch(..) | CacheAsk::Forget(_) | CacheAsk::Hit(..) => panic!("there are no blocks"),
+        }
+    }
+
+    /// The oldest question is not waited for any longer.
+    pub fn give_up(&mut self) {
+        if !self.asks.is_empty() {
+            self.scheduler.give_up(self.asks.remove(0).sequence());
         }
     }
 
@@ -314,6 +382,7 @@ impl World {
             let id = known[nth % known.len()];
             assert!(self.scheduler.abort(id));
             self.arriving.retain(|arrival| arrival.id != id);
+            self.asks.retain(|ask| ask.sequence() != id);
             self.requests.remove(&id);
         }
     }
@@ -333,7 +402,12 @@ impl World {
         let Some(step) = self.flight.take() else { return };
         self.computed += step.rows.iter().map(|row| row.tokens.len()).sum::<usize>();
         let mut done = self.memory.run(&step);
-        for token in self.scheduler.apply(&mut done).tokens {
+        let tokens = self.scheduler.apply(&mut done).tokens;
+        for Exported { reader, data } in done.exported {
+            let Reader::Snapshot(name) = reader else { continue };
+            self.shelf.put(Snapshot { name, data: data.into_iter().map(Into::into).collect() });
+        }
+        for token in tokens {
             let id = token.request.sequence();
             self.found.insert(id.request, token.found);
             let answer = self.answers.entry(id).or_default();
@@ -354,8 +428,12 @@ impl World {
     pub fn finish(&mut self) -> bool {
         for _ in 0..20_000 {
             self.arrive();
+            self.plan(); // whoever begins may ask for what it is to arrive with
+            self.ask();
+            let asked = !self.asks.is_empty();
+            self.answer();
             self.plan();
-            if self.flight.is_none() && self.arriving.is_empty() {
+            if self.flight.is_none() && self.arriving.is_empty() && !asked {
                 break;
             }
             self.done();
@@ -372,6 +450,7 @@ impl World {
         assert!(self.scheduler.count(Phase::Waiting) <= self.bounds.waiting_max + self.bounds.sequences_max);
         let owning = self.scheduler.count(Phase::Running) + self.scheduler.count(Phase::Arriving);
         let slots = self.bounds.state.map_or(0, |_| owning + self.scheduler.count(Phase::Doomed));
+        let slots = if self.bounds.store.is_some() { pool.state.total() } else { slots };
         assert!(pool.state.used() <= slots && pool.state.used() >= owning.min(slots), "{:?}", pool.state);
         for Known { tokens, hashes, entries } in &self.known {
             let blocks: Vec<Option<BlockId>> = hashes.iter().map(|hash| pool.find(hash)).collect();

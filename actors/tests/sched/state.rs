@@ -44,6 +44,30 @@ fn what_is_found_counts_as_far_as_it_is_longer_than_the_replay() {
     }
 }
 
+/// Those who replay at the same time do so in one step, as rows like others.
+#[test]
+fn replays_share_a_step() {
+    let mut world = World::new(stateful(400, 400, EXACT, None));
+    world.add(request(1, &prompt(1, 40, 50), 3));
+    assert!(world.finish());
+    for id in 2..=5 {
+        world.add(request(id, &prompt(id, 40, 50), 3));
+    }
+    world.plan();
+    let rows = |world: &World| -> Vec<(u64, u32, usize)> {
+        let rows = world.flight.iter().flat_map(|step| &step.rows);
+        rows.map(|row| (row.sequence.request.0, row.start, row.tokens.len())).collect()
+    };
+    let (start, tokens) = (40 - EXACT, 10 + EXACT as usize);
+    assert_eq!(
+        rows(&world),
+        [2, 3, 4, 5].map(|id| (id, start, tokens)),
+        "four replays and what is behind them"
+    );
+    assert!(world.finish());
+    assert_eq!([2, 3, 4, 5].map(|id| replayed(&world, id)), [EXACT; 4]);
+}
+
 /// Sixteen at once compute one beginning and fifteen replays, whatever the chunk and whoever goes away.
 #[test]
 fn whoever_shares_a_beginning_waits_before_it_begins() {

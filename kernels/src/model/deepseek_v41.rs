@@ -117,6 +117,7 @@ fn facts_of(facts: Facts, config: &config::DeepSeekV41, state: &State) -> Facts 
             window,
             exact_replay: config.shape.layers as u32 * window,
             decoder_keep: config.first_decoder().map(|_| window + SPARE as u32),
+            rewind: SPARE as u32,
         }),
         compressed: Some(CompressedFacts {
             sources: config.sources.len(),

@@ -17,6 +17,8 @@ pub struct Cache {
     pub windows: Windows,
     /// From the fastest to the one that lasts.
     pub tiers: Vec<Tier>,
+    /// Bytes of host memory for snapshots; `None` where none are kept.
+    pub snapshots: Option<u64>,
     /// How long each class is kept; those that no file need mention are among them.
     pub retention: BTreeMap<String, Retention>,
     /// Clients that share nothing with others.
@@ -69,6 +71,16 @@ pub(crate) const CLASSES: [(&str, u32); 3] = [("default", 1), ("agent", 3), ("ch
 impl Cache {
     /// The class of requests that name none.
     pub const DEFAULT_CLASS: &'static str = CLASSES[0].0;
+
+    /// Whether blocks outlive their group.
+    pub fn keeps_blocks(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.kind != "device")
+    }
+
+    /// Whether snapshots are kept, of models with a state or without: they lie in host memory.
+    pub fn keeps_snapshots(&self, state: bool) -> bool {
+        self.replay == Replay::Snapshot || !state && self.keeps_blocks()
+    }
 
     /// Whether blocks outlive the process.
     pub fn lasts(&self) -> bool {
