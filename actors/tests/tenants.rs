@@ -12,7 +12,7 @@ use common::stateful::text;
 use common::{World, plan_with, resources, submit};
 use millstream_actors::assemble::{LastingStore, Resources, keeping};
 use millstream_actors::kv::BlockHash;
-use millstream_actors::request::{Keeping, RequestId, Submit};
+use millstream_actors::request::{Keeping, Prompt, RequestId, Submit};
 use millstream_actors::store::{BlockRecord, ClassId, Footer, Stamp, Tenant, Tier, TierOptions, WriterId};
 use millstream_runtime::blob::{Blob, Memory, Part};
 use millstream_runtime::{Faults, Time};
@@ -27,9 +27,9 @@ fn ask(id: u64, keeping: Keeping) -> Submit {
     Submit { keeping, ..submit(id, &text(100, 1), 4) }
 }
 
-/// What each client finds, and what each finds who comes once more.
-fn found_by_all(mut serve: impl FnMut(Submit) -> u32) {
-    for (round, expected) in [(0, 0), (1, 96)] {
+/// What each client finds, and what each finds who comes once more: `again` tokens.
+fn found_by_all(again: u32, mut serve: impl FnMut(Submit) -> u32) {
+    for (round, expected) in [(0, 0), (1, again)] {
         for (n, &(tenant, salt)) in (0..).zip(&CLIENTS) {
             let keeping = Keeping::of(ClassId(0), tenant, salt);
             let found = serve(ask(1 + round * 10 + n, keeping));
@@ -41,11 +41,14 @@ fn found_by_all(mut serve: impl FnMut(Submit) -> u32) {
 #[test]
 fn nobody_finds_what_another_tenant_computed_in_this_process() {
     let resources = resources("tiny-llama");
-    for (cache, dies) in [("", false), ("tiers = [{ host = \"64MiB\" }]", true)] {
+    let host = "tiers = [{ host = \"64MiB\" }]";
+    // Blocks alone, blocks and what stands behind them, and what stands behind no block at all.
+    for (cache, dies, tokens, again) in [("", false, 100, 96), (host, true, 100, 99), (host, true, 10, 9)] {
         let plan = plan_with(["[limits]\nrestarts = 1000", cache], "", "joined = true");
         let mut world = World::new(&plan, &resources, 1, Faults::none());
-        found_by_all(|request| {
-            let id = request.request;
+        found_by_all(again, |request| {
+            let (id, prompt) = (request.request, Prompt::Tokens(text(tokens, 1)).into());
+            let request = Submit { prompt, ..request };
             let at = world.sim.now() + Duration::from_secs(1);
             world.submit_at(at.saturating_since(Time::ZERO), request);
             world.sim.run_until(at + Duration::from_secs(99));
@@ -86,7 +89,7 @@ fn process(
 fn nobody_finds_what_another_tenant_left_on_disk() {
     let (resources, blob) = (resources("tiny-llama"), Arc::new(Memory::new()));
     let mut number = 0;
-    found_by_all(|request| {
+    found_by_all(96, |request| {
         number += 1;
         process(&resources, &blob, (number, Stamp(1_000)), &[request])[0]
     });
@@ -173,7 +176,7 @@ fn a_hit_refreshes_by_the_class_of_who_hits() {
         let blob = Arc::new(Memory::new());
         let asks = [of(1, "default"), of(2, later)];
         if same_process {
-            assert_eq!(process(&resources, &blob, (1, Stamp(1_000)), &asks), [0, 96]);
+            assert_eq!(process(&resources, &blob, (1, Stamp(1_000)), &asks), [0, 99]);
         } else {
             process(&resources, &blob, (1, Stamp(1_000)), &asks[..1]);
             assert_eq!(process(&resources, &blob, (2, Stamp(1_000)), &asks[1..]), [96]);
