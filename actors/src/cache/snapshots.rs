@@ -179,7 +179,7 @@ mod tests {
     fn the_furthest_one_behind_a_known_block_is_found() {
         for state in [false, true] {
             let mut shelf = Snapshots::new(1000);
-            [2, 6, 7, 10].map(|count| shelf.put(snapshot(&text(count), state)));
+            [2, 6, 7, 10].into_iter().for_each(|count| shelf.put(snapshot(&text(count), state)));
             assert_eq!(shelf.count(), 3 + usize::from(state), "what another holds too is not kept twice");
             assert_eq!(find(&mut shelf, &text(13), 3, state), Some(10));
             assert_eq!(find(&mut shelf, &text(13), 1, state), Some(7), "the second block cannot be had");
