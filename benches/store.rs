@@ -1,8 +1,9 @@
-//! The prefix store on a folder: `cargo bench --bench store [-- replay [EVERY] < TRACE]`.
+//! The prefix store on a folder: `cargo bench --bench store [-- replay [EVERY] [CONFIG ...] < TRACE]`.
 //!
-//! How fast its index is read at the start and what a block takes in memory, and how fast a chain comes back beside a plain
-//! read of the same files. With `replay` it reads a trace of agents from its input (JSON, a conversation a line; of EVERY so
-//! many one) and prints how much of their prompts the store's own code finds, beside what any store could.
+//! How fast its index is read at the start, what a block takes in memory and what a list takes that tells nothing new, and
+//! how fast a chain comes back beside a plain read of the same files. With `replay` it reads a trace of agents from its input
+//! (JSON, a conversation a line; of EVERY so many one) and prints how much of their prompts the store's own code finds,
+//! beside what any store could; and for the `config.json` of each model of DeepSeek-V4.1's kind, what is left to multiply.
 
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
 
@@ -15,11 +16,15 @@ use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
+#[path = "store/work.rs"]
+mod work;
+
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
     Buffers, Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
 };
 use millstream_runtime::blob::{Blob, Folder, Memory, Part};
+use work::Work;
 
 const NOW: Stamp = Stamp(1_000_000);
 const CLASS: ClassId = ClassId(0);
@@ -29,8 +34,7 @@ const BLOCK: usize = 294_912;
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["replay"] => return replay(1),
-        ["replay", every] => return replay(every.parse().expect("a number of conversations")),
+        ["replay", rest @ ..] => return replay(rest),
         ["write", folder, blocks] => return write(Path::new(folder), blocks.parse().expect("a number")),
         _ => {}
     }
@@ -116,7 +120,7 @@ fn index(folder: &Path, blocks: u64) {
     let options = |writer| TierOptions::new(WriterId(writer), [1; 16]);
     let blob = Folder::open(folder).expect("a folder");
     let (before, start) = (resident(), Instant::now());
-    let tier = open(options(2), &blob);
+    let mut tier = open(options(2), &blob);
     let seconds = start.elapsed().as_secs_f64();
     assert_eq!(tier.blocks() as u64, blocks, "all are found");
     let packs = blocks.div_ceil(113);
@@ -124,6 +128,16 @@ fn index(folder: &Path, blocks: u64) {
         "index of {blocks} blocks in {packs} packs: {seconds:.2} s, {:.0} blocks/s, {:.0} bytes of memory each",
         blocks as f64 / seconds,
         (resident() - before) / blocks as f64
+    );
+    let start = Instant::now();
+    let listed = blob.list("").expect("a folder").len();
+    let list = start.elapsed();
+    let start = Instant::now();
+    tier.refresh();
+    settle(&mut tier, &blob, NOW);
+    println!(
+        "a list of {listed} objects: {list:.1?}, {:.1?} with what the tier makes of it",
+        start.elapsed()
     );
 }
 
@@ -264,11 +278,22 @@ impl Prompt {
     fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.runs.iter().flat_map(|&(first, count)| first..first + count)
     }
+
+    fn len(&self) -> u64 {
+        self.runs.iter().map(|&(_, count)| count).sum()
+    }
 }
 
-fn replay(every: usize) {
+/// Tokens in a block of the trace.
+const TOKENS: u64 = 64;
+
+fn replay(words: &[&str]) {
+    let number = words.first().and_then(|word| word.parse().ok());
+    let (every, configs) = (number.unwrap_or(1), &words[usize::from(number.is_some())..]);
+    let read = |path: &&str| serde_json::from_str(&fs::read_to_string(path).expect("a file")).expect("JSON");
+    let works: Vec<Work> = configs.iter().map(read).map(|config| Work::of(&config)).collect();
     let prompts = prompts(every);
-    let all: u64 = prompts.iter().map(|prompt| prompt.blocks().count() as u64).sum();
+    let all: u64 = prompts.iter().map(Prompt::len).sum();
     println!("{} prompts, {all} blocks", prompts.len());
     for (label, ttl_s) in [("1 h", 3_600), ("1 d", 86_400), ("3 d", 3 * 86_400)] {
         let start = Instant::now();
@@ -277,12 +302,39 @@ fn replay(every: usize) {
         let share = |blocks: u64| 100.0 * blocks as f64 / all as f64;
         println!(
             "kept for {label}: found {:.2} % of blocks, ideal {:.2} %; {:?}; {:.0} s",
-            share(found),
+            share(found.iter().sum()),
             share(ideal),
             tier.counts(),
             start.elapsed().as_secs_f64()
         );
+        configs.iter().zip(&works).for_each(|(config, work)| multiply(config, work, (&prompts, &found)));
     }
+}
+
+/// What a model has to multiply for all prompts of which that much was found, by how much it computes once more.
+fn multiply(name: &str, work: &Work, (prompts, found): (&[Prompt], &[u64])) {
+    let sum = |replay: Option<u64>| -> (f64, f64) {
+        let computed = |(prompt, found): (&Prompt, &u64)| {
+            let (tokens, found) = (prompt.len() * TOKENS, found * TOKENS);
+            // The last token is always computed.
+            let from = replay.map_or(0, |replay| Work::begins(found, replay).min(tokens - 1));
+            ((tokens - from) as f64, work.multiply_adds(from, tokens))
+        };
+        prompts.iter().zip(found).map(computed).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    };
+    let (nothing, exact, bounded) = (sum(None), sum(Some(work.layers * work.window)), sum(Some(work.window)));
+    println!(
+        "  {name}, {} layers, window {}: multiply-adds {:.3e} with nothing found, {:.2} % of that with exact replay, {:.2} % with bounded: \
+         cut by {:.1} %; tokens {:.2} % and {:.2} %",
+        work.layers,
+        work.window,
+        nothing.1,
+        100.0 * exact.1 / nothing.1,
+        100.0 * bounded.1 / nothing.1,
+        100.0 * (1.0 - bounded.1 / exact.1),
+        100.0 * exact.0 / nothing.0,
+        100.0 * bounded.0 / nothing.0
+    );
 }
 
 /// Blocks at the beginning of a prompt that somebody used within `ttl_s` before it.
@@ -298,19 +350,19 @@ fn ideal(prompts: &[Prompt], ttl_s: f64) -> u64 {
     found
 }
 
-/// The same asked of a tier, which lets go of what has expired every ten minutes.
-fn through_the_store(prompts: &[Prompt], ttl_s: u32) -> (u64, Tier) {
+/// The same asked of a tier, which lets go of what has expired every ten minutes: for each prompt, blocks.
+fn through_the_store(prompts: &[Prompt], ttl_s: u32) -> (Vec<u64>, Tier) {
     let blob = Memory::new();
     let class = Class { name: "agent".to_owned(), ttl_s, bytes: u64::MAX };
     let options =
         TierOptions { pack_bytes: 4_096, classes: vec![class], ..TierOptions::new(WriterId(1), [1; 16]) };
     let mut tier = open(options, &blob);
-    let (mut found, mut swept) = (0, 0);
+    let (mut found, mut swept) = (Vec::with_capacity(prompts.len()), 0);
     for prompt in prompts {
         let now = Stamp(NOW.0 + prompt.at_s as u32);
         let names: Vec<BlockHash> = prompt.blocks().map(|number| name(prompt.talk, number)).collect();
         let here = tier.plan(&names, Tenant::default()).blocks;
-        found += here as u64;
+        found.push(here as u64);
         tier.touch(&names[..here], Tenant::default(), (CLASS, now));
         for (depth, number) in prompt.blocks().enumerate().skip(here) {
             let parent = depth.checked_sub(1).map(|before| names[before]);

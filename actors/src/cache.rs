@@ -9,9 +9,11 @@
 //! Reading and writing is done by [`crate::disk`] seats; what is asked of them is [`crate::store`]'s business.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millstream_runtime::blob::Doing;
 use millstream_runtime::{Actor, Ctx, HoldOut, ReplyOut, Time};
 
 use crate::gauges::CacheGauges;
@@ -19,7 +21,9 @@ use crate::kv::BlockHash;
 use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
 use crate::request::Keeping;
 use crate::snapshot::{Beginning, SnapshotName};
-use crate::store::{ClassId, FetchId, NewBlock, News, Payload, Stamp, Stored, Tier, TierOptions, Told, Wish};
+use crate::store::{
+    ClassId, FetchId, Got, NewBlock, News, Payload, Stamp, Stored, Tier, TierOptions, Told, Wish,
+};
 
 mod flight;
 mod host;
@@ -31,8 +35,18 @@ pub use snapshots::Snapshots;
 
 /// Blocks that wait to be written are written after this long, full pack or not.
 const SETTLED: Duration = Duration::from_millis(250);
-/// How often it is looked what other processes have written, and room is made.
-const REFRESH: Duration = Duration::from_secs(30);
+/// How often room is made.
+const SWEEP: Duration = Duration::from_secs(30);
+/// It is looked what other processes have written this often: where a list is quick, so that what they computed is found
+/// soon, and where it takes long.
+const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
+/// So many times as long as a list took, no other one is made.
+const LISTS: u32 = 100;
+/// A disk that takes longer for a wish stands still: groups do not wait that long. It is given nothing to read where another
+/// one may, and when all of them stand still nobody begins to wait.
+const STILL: Duration = Duration::from_secs(2);
+/// Blocks that were brought up and not asked for are let go after this long: who wanted them may have gone unheard.
+const LINGER: Duration = Duration::from_secs(60);
 /// What a byte is predicted to take from host memory, and from a disk before it was measured, in nanoseconds.
 const NEAR: f64 = 0.5;
 const FAR: f64 = 2.0;
@@ -78,6 +92,7 @@ struct Below {
     /// When what waits is written.
     flush: Option<Time>,
     refresh: Time,
+    sweep: Time,
 }
 
 impl Cache {
@@ -100,7 +115,7 @@ impl Cache {
                 self.seek(sequence, (&hashes, keeping, beginning), (group, now));
             }
             CacheAsk::Bring(sequence, name) => self.bring(sequence, &name, group),
-            CacheAsk::Fetch(sequence, first, hashes) => self.fetch(sequence, first, hashes, group),
+            CacheAsk::Fetch(sequence, first, hashes) => self.fetch(sequence, (first, hashes), group, now),
             CacheAsk::Forget(sequence) => self.forget(sequence),
             CacheAsk::Hit(_, hashes, keeping) => self.hit(&hashes, keeping, now),
         }
@@ -144,10 +159,16 @@ impl Cache {
         self.groups[group].1.reply(CacheAnswer::Brought(sequence, data.unwrap_or_default()));
     }
 
-    fn fetch(&mut self, sequence: SequenceId, first: usize, hashes: Vec<BlockHash>, group: usize) {
+    fn fetch(
+        &mut self,
+        sequence: SequenceId,
+        (first, hashes): (usize, Vec<BlockHash>),
+        group: usize,
+        now: Time,
+    ) {
         let flight = self.below.as_mut().and_then(|below| below.flights.get_mut(&sequence));
         match flight {
-            Some(flight) => flight.asked = Some((first, hashes)),
+            Some(flight) => (flight.asked, flight.until) = (Some((first, hashes)), now + LINGER),
             None => {
                 let data: Vec<_> = hashes.iter().map_while(|hash| self.host.get(hash)).collect();
                 self.gauges.hits.add(data.len());
@@ -170,11 +191,8 @@ impl Cache {
     }
 
     fn forget(&mut self, sequence: SequenceId) {
-        if let Some(below) = &mut self.below
-            && let Some(flight) = below.flights.remove(&sequence)
-        {
-            below.fetches.remove(&flight.fetch);
-            below.tier.cancel(flight.fetch);
+        if let Some(below) = &mut self.below {
+            below.forget(sequence);
         }
     }
 
@@ -237,6 +255,7 @@ impl Cache {
         gauges.written_bytes.set(counts.stored_bytes as usize);
         gauges.damaged_blocks.set(counts.damaged_blocks as usize);
         gauges.unwritten_blocks.set((counts.dropped_full + counts.dropped_failed) as usize);
+        gauges.refused_objects.set(counts.refused as usize);
         gauges.errors.set(counts.errors as usize);
         for (number, (_, bytes)) in (0..).zip(&gauges.classes) {
             bytes.set(tier.class_bytes(ClassId(number)) as usize);
@@ -259,6 +278,7 @@ impl Below {
             byte: FAR,
             flush: None,
             refresh: Time::ZERO,
+            sweep: Time::ZERO,
         }
     }
 
@@ -278,7 +298,8 @@ impl Below {
         let wanted = &hashes[near..];
         let plan = self.tier.plan(wanted, tenant);
         let flying: u64 = self.flights.values().map(|flight| flight.bytes).sum();
-        if plan.blocks == 0 || flying + plan.bytes > room {
+        let still = (0..self.disks.len()).all(|disk| self.stands_still(disk, now));
+        if plan.blocks == 0 || flying + plan.bytes > room || still {
             return (0, Duration::ZERO);
         }
         let fetch = FetchId(self.next);
@@ -287,10 +308,23 @@ impl Below {
         if plan.blocks > 0 {
             let names = wanted[..plan.blocks].to_vec();
             self.fetches.insert(fetch, sequence);
-            self.flights.insert(sequence, Flight::new((fetch, group), near, names, plan.bytes));
+            self.flights
+                .insert(sequence, Flight::new((fetch, group), near, names, (plan.bytes, now + LINGER)));
         }
         let read = Duration::from_nanos((plan.bytes as f64 * self.byte) as u64);
         (plan.blocks, read + SEEK * plan.reads as u32)
+    }
+
+    /// Whether a disk should have answered long ago.
+    fn stands_still(&self, disk: usize, now: Time) -> bool {
+        self.out.values().any(|&(on, sent, _)| on == disk && now.saturating_since(sent) > STILL)
+    }
+
+    fn forget(&mut self, sequence: SequenceId) {
+        if let Some(flight) = self.flights.remove(&sequence) {
+            self.fetches.remove(&flight.fetch);
+            self.tier.cancel(flight.fetch);
+        }
     }
 
     fn store(&mut self, kept: Kept, now: Time) {
@@ -311,7 +345,8 @@ impl Below {
     /// Gives wishes to the disk with the least to do.
     fn pump(&mut self, now: Time) {
         while let Some(wish) = self.tier.wish() {
-            let least = (0..self.disks.len()).min_by_key(|&disk| self.disks[disk].1);
+            let busy = |&disk: &usize| (self.stands_still(disk, now), self.disks[disk].1);
+            let least = (0..self.disks.len()).min_by_key(busy);
             let disk = least.expect("a tier that lasts has a disk");
             self.disks[disk].1 += 1;
             self.out.insert(wish.id.0, (disk, now, wish.reads()));
@@ -323,6 +358,14 @@ impl Below {
     fn back(&mut self, told: &Told, now: Time) {
         let Some((disk, sent, bytes)) = self.out.remove(&told.id.0) else { return };
         self.disks[disk].1 -= 1;
+        let listed = match &told.result {
+            Ok(got) => matches!(got, Got::Listed(_)),
+            Err(error) => error.doing == Doing::List,
+        };
+        if listed {
+            let pause = now.saturating_since(sent) * LISTS;
+            self.refresh = now + pause.clamp(*REFRESH.start(), *REFRESH.end());
+        }
         if bytes >= 1 << 16 {
             let took = now.saturating_since(sent).as_nanos() as f64 / bytes as f64;
             self.byte += (took - self.byte) / 8.0;
@@ -334,6 +377,7 @@ impl Below {
         self.out.clear();
         self.disks.iter_mut().for_each(|(_, out)| *out = 0);
         self.tier.lost(self.stamp(now));
+        self.refresh = now; // a list may have been among it
     }
 
     /// What is due by the clock. Says when the next thing is.
@@ -343,13 +387,20 @@ impl Below {
             self.tier.flush();
         }
         if self.refresh <= now {
-            self.refresh = now + REFRESH;
+            self.refresh = now + *REFRESH.end(); // or sooner, once it is known how long it takes
+            self.tier.refresh();
+        }
+        if self.sweep <= now {
+            self.sweep = now + SWEEP;
             // What was hit since is written down, also where nothing is stored.
             self.tier.flush();
-            self.tier.refresh();
             self.tier.collect(self.stamp(now));
+            let over =
+                self.flights.iter().filter(|(_, flight)| flight.until <= now).map(|(&sequence, _)| sequence);
+            over.collect::<Vec<_>>().into_iter().for_each(|sequence| self.forget(sequence));
         }
-        self.flush.map_or(self.refresh, |flush| flush.min(self.refresh))
+        let next = self.refresh.min(self.sweep);
+        self.flush.map_or(next, |flush| flush.min(next))
     }
 }
 

@@ -102,6 +102,8 @@ pub struct CacheGauges {
     pub damaged_blocks: Gauge,
     /// Blocks that were not written there, for want of room or because it failed, since start.
     pub unwritten_blocks: Gauge,
+    /// Objects there that are no packs or journals, or damaged ones, since start.
+    pub refused_objects: Gauge,
     /// Calls there that failed, since start.
     pub errors: Gauge,
     /// Bytes of blocks there of each class of the plan, by name; those that are given up do not count.

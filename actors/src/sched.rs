@@ -325,7 +325,7 @@ impl Scheduler {
         let sequence =
             self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
         sequence.pass(count);
-        reuse::seal(sequence, &mut self.pool, &mut self.shelf, &self.bounds);
+        reuse::seal((arrival, sequence), &mut self.pool, &mut self.shelf, &self.bounds);
         if sequence.phase == Phase::Doomed {
             return;
         }

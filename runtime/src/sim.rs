@@ -242,6 +242,19 @@ impl Sim {
         true
     }
 
+    /// The named seat takes no turn for so long, as one that waits for a disk or a system that does not answer. False:
+    /// nobody alive has that name.
+    pub fn pause(&mut self, name: &str, pause: Duration) -> bool {
+        let Some(seat) = self.wiring.find(name).filter(|&seat| self.seats[seat].life.is_some()) else {
+            return false;
+        };
+        let until = self.now() + pause;
+        let state = &mut self.seats[seat];
+        (state.planned, state.busy_until) = (None, state.busy_until.max(until));
+        self.replan(seat);
+        true
+    }
+
     /// A digest of the whole log: time, seat and event of every entry, in order.
     pub fn digest(&self) -> u64 {
         self.journal.digest()

@@ -290,6 +290,7 @@ fn store(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
             "Blocks that were not what was stored.",
             &cache.damaged_blocks,
         ),
+        ("millstream_store_refused_objects_total", "Objects that were no packs.", &cache.refused_objects),
         ("millstream_store_errors_total", "Calls of the tier that lasts that failed.", &cache.errors),
     ];
     let held = held.into_iter().map(|(name, help, number)| gauge(name, help, "actor", &row(number)));

@@ -1,5 +1,7 @@
 //! Blocks of one sequence on their way up from a tier that lasts, until its group has pulled them.
 
+use millstream_runtime::Time;
+
 use crate::kv::BlockHash;
 use crate::store::{FetchId, Payload};
 
@@ -11,6 +13,8 @@ pub(super) struct Flight {
     pub group: usize,
     /// Bytes that are read for it.
     pub bytes: u64,
+    /// It is given up then, unless it is asked for.
+    pub until: Time,
     /// What was asked for and not answered: a place in the sequence's block table, and the names from there on.
     pub asked: Option<(usize, Vec<BlockHash>)>,
     /// Place of the first block that comes from the tier.
@@ -27,9 +31,14 @@ pub(super) struct Flight {
 
 impl Flight {
     /// Blocks of these names, which stand in a sequence from place `base` on.
-    pub fn new((fetch, group): (FetchId, usize), base: usize, names: Vec<BlockHash>, bytes: u64) -> Self {
+    pub fn new(
+        (fetch, group): (FetchId, usize),
+        base: usize,
+        names: Vec<BlockHash>,
+        (bytes, until): (u64, Time),
+    ) -> Self {
         let blocks = vec![None; names.len()];
-        Self { fetch, group, bytes, asked: None, base, names, blocks, ended: false, pulled: 0 }
+        Self { fetch, group, bytes, until, asked: None, base, names, blocks, ended: false, pulled: 0 }
     }
 
     /// One is here. Returns its name.

@@ -26,8 +26,8 @@ pub enum Owner {
     Sequence(SequenceId),
     /// A lease, by number: read by a decode group, written by nobody.
     Lease(u64),
-    /// The prefix store, until it has been read for it.
-    Store,
+    /// The prefix store, until blocks of a sequence, by number, have been read for it.
+    Store(u64),
     /// A snapshot of a sequence that has ended, until it has been read.
     Snapshot(SequenceId),
 }
@@ -130,6 +130,16 @@ impl Pool {
         for &block in blocks {
             assert!(self.marks[block.0 as usize].hash.is_some(), "block {} is not sealed", block.0);
             self.idle.reuse(block);
+            self.enter(block, owner);
+        }
+    }
+
+    /// Sealed blocks that somebody uses, for `owner` too; that does not count as using them again. Panics as `share` does,
+    /// or when nobody uses one of them.
+    pub fn hold(&mut self, blocks: &[BlockId], owner: Owner) {
+        for &block in blocks {
+            let mark = self.marks[block.0 as usize];
+            assert!(mark.hash.is_some() && mark.users > 0, "block {} is nobody's: {mark:?}", block.0);
             self.enter(block, owner);
         }
     }

@@ -117,6 +117,7 @@ impl Scheduler {
         if let Some(state) = sequence.state.take() {
             self.pool.state.give_back(state.slot, owner);
         }
+        self.shelf.cancel(arrival, &mut self.pool);
         self.imports.retain(|(of, _)| *of != arrival);
         self.preemptions += 1;
     }

@@ -61,8 +61,13 @@ impl Claims {
     }
 }
 
-/// Seals the blocks of `sequence` that are full now, and offers the new ones to the prefix store.
-pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, bounds: &Bounds) {
+/// Seals the blocks of a sequence that are full now, and offers the new ones to the prefix store.
+pub(super) fn seal(
+    (arrival, sequence): (u64, &mut Sequence),
+    pool: &mut Pool,
+    shelf: &mut Shelf,
+    bounds: &Bounds,
+) {
     let Some(chain) = &bounds.reuse else { return };
     let (tokens, images) = (&sequence.tokens[..sequence.computed], &sequence.request.images);
     let keeping = sequence.request.keeping;
@@ -73,7 +78,8 @@ pub(super) fn seal(sequence: &mut Sequence, pool: &mut Pool, shelf: &mut Shelf, 
         sequence.blocks[n] = pool.seal(own, hash, owner);
         if bounds.store.is_some_and(|store| store.keeps) && n >= sequence.kept && sequence.blocks[n] == own {
             let parent = n.checked_sub(1).map(|before| sequence.hashes[before]);
-            shelf.keep(BlockName { hash, parent, depth: n as u32, keeping }, own, pool);
+            let name = BlockName { hash, parent, depth: n as u32, keeping };
+            shelf.keep(name, (arrival, &sequence.blocks[..=n]), pool);
         }
     }
     sequence.sealed = sequence.sealed.max(full);

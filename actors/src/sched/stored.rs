@@ -10,6 +10,8 @@
 //! Every question has one answer, at most so many are open at once, and the group may give up any of them: a store that is
 //! slow, or wrong, or dead costs time and never an answer.
 
+use std::collections::BTreeMap;
+
 use super::{Promised, Scheduler};
 use crate::kv::{BlockId, Owner, Pool};
 use crate::message::{BlockName, CacheAsk, Export, Import, Place, Reader, SequenceId};
@@ -75,40 +77,77 @@ pub struct StoreCounts {
     pub given_up: u64,
 }
 
-/// The scheduler's side of the prefix store.
+/// The scheduler's side of the prefix store. It uses blocks as a sequence does, all of a beginning at once: what is put down
+/// last must be given up last.
 #[derive(Default)]
 pub(super) struct Shelf {
-    /// Sealed blocks that wait to be read.
-    keeps: Vec<(BlockName, BlockId)>,
-    /// Those that the step in flight reads.
-    reading: Vec<BlockId>,
+    /// Sealed blocks that wait to be read, with the number of their sequence.
+    keeps: Vec<(u64, BlockName, BlockId)>,
+    /// The sequences of those that the step in flight reads.
+    reading: Vec<u64>,
+    held: BTreeMap<u64, Held>,
     counts: StoreCounts,
 }
 
+/// What the store uses of a sequence.
+#[derive(Default)]
+struct Held {
+    /// From the first up to the last that is kept.
+    blocks: Vec<BlockId>,
+    /// Those of them that are not read yet.
+    open: usize,
+}
+
 impl Shelf {
-    /// A block was sealed: it will be read for the store, if there is room for it.
-    pub(super) fn keep(&mut self, name: BlockName, block: BlockId, pool: &mut Pool) {
-        if self.keeps.len() == KEEPS_MAX {
+    /// The last of these blocks of a sequence was sealed: it will be read for the store, if there is room for it.
+    pub(super) fn keep(&mut self, name: BlockName, (arrival, blocks): (u64, &[BlockId]), pool: &mut Pool) {
+        let Some(&block) = blocks.last().filter(|_| self.keeps.len() < KEEPS_MAX) else {
             self.counts.dropped += 1;
             return;
-        }
-        pool.share(&[block], Owner::Store);
-        self.keeps.push((name, block));
+        };
+        let held = self.held.entry(arrival).or_default();
+        let more = &blocks[held.blocks.len()..];
+        pool.hold(more, Owner::Store(arrival));
+        held.blocks.extend_from_slice(more);
+        held.open += 1;
+        self.keeps.push((arrival, name, block));
     }
 
     /// What the next step reads for the store.
     pub(super) fn export(&mut self) -> Option<Export> {
         let count = self.keeps.len().min(KEEPS_A_STEP);
-        let (names, blocks): (Vec<_>, Vec<_>) = self.keeps.drain(..count).unzip();
+        let (mut names, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for (arrival, name, block) in self.keeps.drain(..count) {
+            self.reading.push(arrival);
+            names.push(name);
+            places.push(Place::Block(block));
+        }
         self.counts.kept += count as u64;
-        let places = blocks.iter().map(|&block| Place::Block(block)).collect();
-        self.reading = blocks;
         (count > 0).then_some(Export { reader: Reader::Store(names), places })
     }
 
     /// The step in flight is done.
     pub(super) fn read(&mut self, pool: &mut Pool) {
-        pool.give_back(std::mem::take(&mut self.reading), Owner::Store);
+        std::mem::take(&mut self.reading).into_iter().for_each(|arrival| self.close(arrival, 1, pool));
+    }
+
+    /// The blocks of a sequence are wanted for another one: those that wait are not read.
+    pub(super) fn cancel(&mut self, arrival: u64, pool: &mut Pool) {
+        let before = self.keeps.len();
+        self.keeps.retain(|(of, ..)| *of != arrival);
+        let fewer = before - self.keeps.len();
+        self.counts.dropped += fewer as u64;
+        self.close(arrival, fewer, pool);
+    }
+
+    /// So many of a sequence's blocks are not wanted any more; with the last of them all of it is given back.
+    fn close(&mut self, arrival: u64, count: usize, pool: &mut Pool) {
+        let Some(held) = self.held.get_mut(&arrival) else { return };
+        held.open -= count;
+        if held.open == 0 {
+            let held = self.held.remove(&arrival).expect("it was just found");
+            pool.give_back(held.blocks, Owner::Store(arrival));
+        }
     }
 }
 

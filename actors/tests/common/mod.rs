@@ -111,6 +111,8 @@ pub struct World {
     pub cached: BTreeMap<RequestId, u32>,
     /// Tokens that were found and computed once more, by the usage.
     pub replayed: BTreeMap<RequestId, u32>,
+    /// Logits that were asked for, by the position of the token they follow.
+    pub logits: BTreeMap<(RequestId, u32), Vec<f32>>,
 }
 
 /// What is left of an assembly once its graph is in the simulator.
@@ -123,11 +125,16 @@ pub struct Parts {
 
 impl World {
     pub fn new(plan: &Plan, resources: &Resources, seed: u64, faults: Faults) -> Self {
+        Self::costing(COST, plan, resources, SimOptions { seed, faults, ..SimOptions::default() })
+    }
+
+    /// One where a step takes another time.
+    pub fn costing(cost: StepCost, plan: &Plan, resources: &Resources, options: SimOptions) -> Self {
         let Assembly { graph, doors, gauges, encoders, cache, .. } =
-            assemble(plan, resources, Driver::Sim(COST)).expect("the plan is sound");
-        let sim = Sim::new(graph, SimOptions { seed, faults, ..SimOptions::default() });
-        let (answers, cached, replayed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { sim, assembly: Parts { doors, gauges, encoders, cache }, answers, cached, replayed }
+            assemble(plan, resources, Driver::Sim(cost)).expect("the plan is sound");
+        let (answers, cached, replayed, logits) = Default::default();
+        let assembly = Parts { doors, gauges, encoders, cache };
+        Self { sim: Sim::new(graph, options), assembly, answers, cached, replayed, logits }
     }
 
     /// The client sends its request at a virtual time.
@@ -156,6 +163,16 @@ impl World {
         }
     }
 
+    /// Runs for so long, or until all of `wanted` have ended.
+    pub fn run_for(&mut self, time: Duration, wanted: &[RequestId]) {
+        let until = self.sim.now() + time;
+        let ended = |world: &Self, id| world.answers.get(id).is_some_and(|answer| answer.outcome.is_some());
+        while self.sim.now() < until && (wanted.is_empty() || !wanted.iter().all(|id| ended(self, id))) {
+            self.sim.run_until(until.min(self.sim.now() + READING));
+            self.read();
+        }
+    }
+
     /// The clients read what is there. Returns how many replies that was.
     pub fn read(&mut self) -> usize {
         let mut count = 0;
@@ -176,7 +193,9 @@ impl World {
                     self.cached.insert(request, usage.cached_tokens);
                     self.replayed.insert(request, usage.replayed_tokens);
                 }
-                Reply::Logits { .. } => {}
+                Reply::Logits { request, position, logits } => {
+                    self.logits.insert((request, position), logits);
+                }
             }
         }
         count
