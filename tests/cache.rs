@@ -216,8 +216,12 @@ fn what_has_expired_goes_and_budgets_are_kept() {
         (server.fetch("chat", None), server.fetch("plain", None) + server.fetch("acme", Some("acme")));
     assert_eq!((chat, others), (5, 0), "what expires last stays");
     assert_eq!(server.tier.class_bytes(CHAT), 5 * BLOCK as u64);
-    ran(folder.path(), &["gc", "--ttl", "1s"], 0);
-    assert_eq!(Server::open(&blob, (10, 1), now()).tier.blocks(), 5, "hit a moment ago");
+    ran(folder.path(), &["gc", "--ttl", "1h"], 0);
+    assert_eq!(Server::open(&blob, (10, 1), now()).tier.blocks(), 5, "stored a moment ago");
+    Server::open(&blob, (11, 1), Stamp(now().0 - 7_200)).store(&[("idle", CHAT, None)]);
+    ran(folder.path(), &["gc", "--ttl", "1h"], 0);
+    let mut server = Server::open(&blob, (12, 1), now());
+    assert_eq!((server.fetch("idle", None), server.fetch("chat", None)), (0, 5));
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl Tier {
 
     fn as_held(&self, pack: PackName, entry: &Entry) -> Held<'_> {
         let class = &self.options.classes[self.options.class(entry.class)];
-        let used = Stamp(entry.expires.0.saturating_sub(class.ttl_s)).max(entry.stored);
+        // Expiry goes in steps: what expires as it did when it was stored was not used since, as far as that tells.
+        let hit = entry.expires != self.options.expiry(entry.class, entry.stored);
+        let used = Stamp(if hit { entry.expires.0.saturating_sub(class.ttl_s) } else { 0 }).max(entry.stored);
         Held {
             hash: entry.hash,
             pack,
