@@ -253,7 +253,7 @@ async fn a_disk_that_the_store_fills_keeps_the_newest() {
     let Some(mount) = Mount::new(folder.path().join("kv"), "512k") else {
         return println!("skipped: nothing may be mounted here");
     };
-    let chats: Vec<Value> = (0..23).map(|n| chat(n, n)).collect();
+    let chats: Vec<Value> = (0..14).map(|n| chat(n, n)).collect();
     let expected = expected(folder.path(), &chats).await;
     let process = Process::start(folder.path(), &tiers(folder.path()), "");
     std::fs::write(mount.0.join("filler"), vec![0; 500 << 10]).unwrap();
@@ -261,16 +261,16 @@ async fn a_disk_that_the_store_fills_keeps_the_newest() {
     process.until("dropped_blocks_total").await;
     std::fs::remove_file(mount.0.join("filler")).unwrap();
     let written = process.number("written_bytes_total").await;
-    for (chats, expected) in chats[2..].chunks(3).zip(expected[2..].chunks(3)) {
-        settled(&process, chats, expected).await;
+    for n in 2..chats.len() {
+        settled(&process, &chats[n..=n], &expected[n..=n]).await;
     }
     let bytes = process.number("lasting_bytes").await;
     println!("{} bytes written, {bytes} there", process.number("written_bytes_total").await - written);
-    assert!(bytes > 0 && bytes <= 512 << 10, "{bytes} bytes");
+    assert!(bytes > 200 << 10 && bytes <= 512 << 10, "{bytes} bytes");
     drop(process);
     let next = Process::start(folder.path(), &tiers(folder.path()), "");
     next.until("lasting_blocks").await;
-    let (said, cached) = next.ask(&chats[22]).await;
-    assert_eq!(said, expected[22]);
+    let (said, cached) = next.ask(&chats[13]).await;
+    assert_eq!(said, expected[13]);
     assert!(cached > 0, "the newest is still there");
 }

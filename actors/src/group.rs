@@ -183,9 +183,8 @@ impl Group {
         for sequence in self.scheduler.select(|request| request.deadline <= now) {
             self.drop_sequence(sequence, Departure::Dropped);
         }
-        self.ask(ctx);
+        self.give_up(now);
         self.plan(ctx);
-        // A sequence that settled just now pulls what the store has of it.
         self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));

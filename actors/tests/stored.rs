@@ -59,6 +59,23 @@ fn what_a_dead_group_computed_is_not_computed_again() {
     }
 }
 
+/// A group that has nothing else to do asks for what was found as soon as it is told of it.
+#[test]
+fn what_is_found_is_not_waited_for() {
+    let resources = resources("tiny-llama");
+    let mut world = World::new(&plan_with(TIERS, "", "joined = true"), &resources, 1, Faults::none());
+    for request in requests(3) {
+        let (id, begun) = (request.request, world.sim.now());
+        world.submit_at(begun.saturating_since(Time::ZERO), request);
+        world.run_for(Duration::from_secs(10), &[id]);
+        let took = world.sim.now().saturating_since(begun);
+        assert!(took < Duration::from_millis(300), "{id:?}: {took:?}, {} found", world.cached[&id]);
+        world.run_for(Duration::from_secs(1), &[]);
+        assert!(world.sim.kill("decode"));
+    }
+    assert!(world.sum(|group| &group.blocks_fetched) >= 12);
+}
+
 /// Split and with two prefill groups: a prompt that goes to the other group finds what the first one computed.
 #[test]
 fn any_group_finds_what_another_computed() {

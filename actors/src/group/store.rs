@@ -79,10 +79,9 @@ impl Group {
         }
     }
 
-    /// Asks what is to be asked, and gives up what is late.
-    pub(super) fn ask(&mut self, ctx: &mut Ctx<'_>) {
+    /// Gives up what is late: before the next step is planned, which those who waited may take part in.
+    pub(super) fn give_up(&mut self, now: Time) {
         let Some(door) = &mut self.store else { return };
-        let now = ctx.now();
         let over: Vec<SequenceId> = door
             .due
             .iter()
@@ -94,6 +93,12 @@ impl Group {
             self.scheduler.give_up(sequence);
             let _ = door.lanes.asks.offer(CacheAsk::Forget(sequence)); // it answers in time, or is late once more
         }
+    }
+
+    /// Asks what is to be asked: after the next step was planned, which may have let somebody arrive.
+    pub(super) fn ask(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(door) = &mut self.store else { return };
+        let now = ctx.now();
         for ask in self.scheduler.asks() {
             let (sequence, question) = (ask.sequence(), ask.is_question());
             match door.lanes.asks.offer(ask) {
@@ -101,7 +106,7 @@ impl Group {
                 Ok(()) => {}
                 Err(_) => {
                     self.scheduler.give_up(sequence);
-                    ctx.wake_at(now); // it may begin without
+                    ctx.wake_at(now); // it may take part in a step now
                 }
             }
         }

@@ -174,6 +174,11 @@ impl Queue {
         self.writing.get(&name).map(|sealed| sealed.parts.clone())
     }
 
+    /// Bytes of a pack that is being written.
+    pub(super) fn pack_bytes(&self, name: PackName) -> u64 {
+        self.writing.get(&name).map_or(0, Sealed::bytes)
+    }
+
     /// A pack is written, or was given up: its blocks wait no more.
     pub(super) fn finish(&mut self, name: PackName) -> Option<Sealed> {
         let sealed = self.writing.remove(&name)?;

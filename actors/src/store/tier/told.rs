@@ -184,8 +184,9 @@ impl Tier {
             }
             Some(error) if tries + 1 < TRIES => {
                 if error.kind == BlobErrorKind::Full {
-                    // The store itself says where its budget ends: two packs before what is there now.
-                    self.make_room(self.index.total_bytes().saturating_sub(2 * self.options.pack_bytes));
+                    // The store itself says where its budget ends: twice what is to be written before what is there now.
+                    let wanted = 2 * self.queue.pack_bytes(name);
+                    self.make_room(self.index.total_bytes().saturating_sub(wanted));
                 }
                 self.put(name, tries + 1);
             }
