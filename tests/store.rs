@@ -175,12 +175,12 @@ async fn two_processes_share_a_folder() {
         let before = second.number("lasting_blocks").await;
         let (said, cached) = first.ask(chat).await;
         assert_eq!((said.as_str(), cached), (expected[n].as_str(), 0), "the first one computes it");
-        let start = std::time::Instant::now();
+        let mut looks = 0;
         while second.number("lasting_blocks").await <= before {
-            assert!(start.elapsed() < Duration::from_secs(8), "the second one does not hear of it");
+            looks += 1;
+            assert!(looks < 1000, "the second one does not hear of it");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        println!("heard of after {:?}", start.elapsed());
         let (said, cached) = second.ask(chat).await;
         assert_eq!(said, expected[n], "the second one says the same");
         seen.insert(n, cached);

@@ -14,7 +14,6 @@ use crate::kv::LeaseId;
 use crate::message::{Blocks, Cause, DecodeMessage, Departure, Handover, LeaseMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY};
 use crate::sched::Adopted;
-use crate::store::Payload;
 
 /// Pieces in one pull.
 const PULL: u32 = 32;
@@ -101,7 +100,6 @@ impl Decode {
             return;
         }
         arrival.here += data.len() as u32;
-        let data = data.into_iter().map(Payload::from).collect();
         self.group.scheduler.import(sequence, first as usize, data);
         self.pull(prefill, lease, ctx);
     }
