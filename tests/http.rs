@@ -262,7 +262,7 @@ async fn health_and_metrics_show_the_groups() {
 async fn streamed_usage(house: &House, path: &str, body: &Value) -> Value {
     let mut body = body.clone();
     body["stream_options"] = json!({"include_usage": true});
-    house.stream_from(path, &body).await.all().await.last().unwrap()["usage"].clone()
+    house.stream_from(path, &body).await.all().await.last().expect("an event")["usage"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
