@@ -55,7 +55,7 @@ impl Random {
 fn requests() -> Vec<Submit> {
     let beginnings = [text(200, 1), text(240, 3)];
     let prompt = |id: u64| {
-        let beginning = &beginnings[usize::from(id % 3 == 0)];
+        let beginning = &beginnings[usize::from(id.is_multiple_of(3))];
         [&beginning[..], &text(5 + 20 * (id as usize % 3), (id % REQUESTS) as u32 + 4)].concat()
     };
     (1..=2 * REQUESTS).map(|id| submit(id, &prompt(id), 6)).collect()

@@ -375,7 +375,7 @@ impl World {
         let tokens = self.scheduler.apply(&mut done).tokens;
         for Exported { reader, data } in done.exported {
             let Reader::Snapshot(name) = reader else { continue };
-            self.shelf.put(Snapshot { name, data: data.into_iter().map(Into::into).collect() });
+            self.shelf.put(Snapshot { name, data });
         }
         for token in tokens {
             let id = token.request.sequence();
