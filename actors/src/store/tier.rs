@@ -85,6 +85,8 @@ pub struct Tier {
     calm: VecDeque<Wish>,
     /// What each wish is for that is not answered.
     purposes: BTreeMap<WishId, Purpose>,
+    /// Packs of the queue that could not be written, and how often that was tried.
+    again: Vec<(PackName, u32)>,
     /// Wishes that somebody carries out.
     issued: BTreeSet<WishId>,
     /// Everything is to be written as soon as it may.
@@ -180,6 +182,7 @@ impl Tier {
             urgent: VecDeque::new(),
             calm: VecDeque::new(),
             purposes: BTreeMap::new(),
+            again: Vec::new(),
             issued: BTreeSet::new(),
             flushing: false,
             now: Stamp::default(),

@@ -44,6 +44,17 @@ impl Tier {
             (Purpose::Touches(name, until, covers), Ok(_)) => self.touched(name, until, covers),
             (Purpose::List | Purpose::Touches(..) | Purpose::Delete | Purpose::About, _) => {}
         }
+        self.write_again();
+    }
+
+    /// What failed is written once more when nothing is being deleted: there may have been no room.
+    fn write_again(&mut self) {
+        if self.again.is_empty() || self.purposes.values().any(|purpose| *purpose == Purpose::Delete) {
+            return;
+        }
+        for (name, tries) in std::mem::take(&mut self.again) {
+            self.put(name, tries);
+        }
     }
 
     /// Whoever carried out wishes is gone: nothing comes of those that were begun.
@@ -188,7 +199,7 @@ impl Tier {
                     let wanted = 2 * self.queue.pack_bytes(name);
                     self.make_room(self.index.total_bytes().saturating_sub(wanted));
                 }
-                self.put(name, tries + 1);
+                self.again.push((name, tries + 1));
             }
             Some(_) => {
                 let sealed = self.queue.finish(name).expect("it was being written");
