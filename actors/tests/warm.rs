@@ -22,7 +22,7 @@ use millstream_runtime::blob::{Blob, Folder};
 use tempfile::TempDir;
 
 const BLOCK: usize = 16;
-const ANSWER: u32 = 3;
+const ANSWER: u32 = 2;
 /// So much that nothing is computed for being quicker than a disk.
 const COST: StepCost = StepCost { step: Duration::from_millis(1), token: Duration::from_millis(5) };
 /// Until a step's blocks are written and other processes have looked what is new.
@@ -95,7 +95,7 @@ impl Case {
     fn open(&self, cache: &str, reuse: bool, store: Option<&LastingStore>) -> World {
         let group = "memory = \"96MiB\"\nchunk_tokens = 128";
         let decode = format!("joined = true\nprefix_reuse = {reuse}\n{group}");
-        let plan = plan_with(["", cache], group, &decode);
+        let plan = plan_with(["[limits]\nrestarts = 1000", cache], group, &decode);
         let resources = Resources { store: store.cloned(), ..self.resources.clone() };
         World::costing(COST, &plan, &resources, SimOptions::default())
     }
