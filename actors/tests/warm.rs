@@ -22,7 +22,7 @@ use millstream_runtime::blob::{Blob, Folder};
 use tempfile::TempDir;
 
 const BLOCK: usize = 16;
-const ANSWER: u32 = 3;
+const ANSWER: u32 = 2;
 /// So much that nothing is computed for being quicker than a disk.
 const COST: StepCost = StepCost { step: Duration::from_millis(1), token: Duration::from_millis(5) };
 /// Until a step's blocks are written and other processes have looked what is new.
