@@ -27,7 +27,6 @@ requests_max = {room}
 deadline = "30m"
 [actors.prefill]
 [actors.decode]
-waiting_max = {room}
 """
 WORDS = "river stone lamp cloud green seven paper north early quiet bright small water road glass iron field".split()
 # Memory may move by so much after the first minute: what the allocator keeps, not what streams leave behind.

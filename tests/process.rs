@@ -8,39 +8,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use futures::StreamExt;
-use house::{checkpoint, long};
+use house::{Process, checkpoint, long};
 use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_millstream");
 
-/// A server process; it is killed when the test is over.
-struct Process {
-    child: Child,
-    address: String,
+fn serve() -> Process {
+    let model = checkpoint().display().to_string();
+    Process::start(Command::new(BIN).args(["serve", "--model", &model, "--listen", "127.0.0.1:0"]))
 }
 
-impl Process {
-    fn start() -> Self {
-        let model = checkpoint().display().to_string();
-        let mut child = Command::new(BIN)
-            .args(["serve", "--model", &model, "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
-        Self { child, address: address.to_owned() }
-    }
-
-    async fn stream(&self, tokens: u32) -> reqwest::Response {
-        let mut body: Value = long(1, tokens);
-        body["model"] = "default".into();
-        body["stream"] = true.into();
-        let url = format!("{}/v1/chat/completions", self.address);
-        reqwest::Client::new().post(url).json(&body).send().await.unwrap()
-    }
+async fn stream(process: &Process, tokens: u32) -> reqwest::Response {
+    let mut body: Value = long(1, tokens);
+    body["model"] = "default".into();
+    body["stream"] = true.into();
+    let url = format!("{}/v1/chat/completions", process.address);
+    reqwest::Client::new().post(url).json(&body).send().await.unwrap()
 }
 
 fn signal(child: &Child, name: &str) {
@@ -58,18 +41,10 @@ async fn ended(child: &mut Child) -> Option<i32> {
     panic!("the process does not end");
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended already in most tests.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn one_signal_drains() {
-    let mut process = Process::start();
-    let response = process.stream(300).await;
+    let mut process = serve();
+    let response = stream(&process, 300).await;
     signal(&process.child, "-INT");
     let text = response.text().await.unwrap();
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -78,8 +53,8 @@ async fn one_signal_drains() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_stops_at_once() {
-    let mut process = Process::start();
-    let mut bytes = process.stream(4000).await.bytes_stream();
+    let mut process = serve();
+    let mut bytes = stream(&process, 4000).await.bytes_stream();
     bytes.next().await.unwrap().unwrap();
     signal(&process.child, "-TERM");
     tokio::time::sleep(Duration::from_millis(30)).await;
@@ -89,7 +64,7 @@ async fn a_second_signal_stops_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_talks_to_a_server() {
-    let process = Process::start();
+    let process = serve();
     let ask = |server: &str| {
         let args = ["chat", "--temperature", "0", "--max-tokens", "8", "--server", server, "Hello"];
         Command::new(BIN).args(args).output().unwrap()

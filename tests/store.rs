@@ -5,9 +5,8 @@
 mod house;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -15,10 +14,9 @@ use house::checkpoint;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A server process; it is killed when the test is over.
+/// A server process, and a client for it.
 struct Process {
-    child: Child,
-    address: String,
+    served: house::Process,
     client: reqwest::Client,
 }
 
@@ -32,22 +30,15 @@ impl Process {
              [actors.decode]\n{actor}\n[cache]\n{cache}\n"
         );
         std::fs::write(&file, text).unwrap();
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{shell}\nexec \"$0\" serve \"$1\""), env!("CARGO_BIN_EXE_millstream")])
-            .arg(&file)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
-        Self { child, address: address.to_owned(), client: reqwest::Client::new() }
+        let script = format!("{shell}\nexec \"$0\" serve \"$1\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_millstream")]).arg(&file);
+        Self { served: house::Process::start(&mut command), client: reqwest::Client::new() }
     }
 
     /// What is said, and how many tokens of the prompt were found; `None` where the connection was cut.
     async fn try_ask(&self, body: &Value) -> Option<(String, u64)> {
-        let url = format!("{}/v1/chat/completions", self.address);
+        let url = format!("{}/v1/chat/completions", self.served.address);
         let response = self.client.post(url).json(body).send().await.ok()?;
         let status = response.status();
         let answer: Value = response.json().await.ok()?;
@@ -62,8 +53,15 @@ impl Process {
 
     /// A number of the prefix store.
     async fn number(&self, name: &str) -> u64 {
-        let text =
-            self.client.get(format!("{}/metrics", self.address)).send().await.unwrap().text().await.unwrap();
+        let text = self
+            .client
+            .get(format!("{}/metrics", self.served.address))
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
         let named = |line: &&str| line.starts_with(&format!("millstream_store_{name}{{"));
         let line = text.lines().find(named).unwrap_or_else(|| panic!("there is no {name}"));
         line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64
@@ -78,13 +76,6 @@ impl Process {
             }
         }
         panic!("{name} stays at 0");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -142,8 +133,8 @@ async fn a_killed_process_leaves_a_store_that_is_whole() {
         if round == 0 {
             process.until("lasting_blocks").await;
         }
-        process.child.kill().unwrap();
-        process.child.wait().unwrap();
+        process.served.child.kill().unwrap();
+        process.served.child.wait().unwrap();
         if round == 1 {
             let pack = &objects(folder.path(), "pack-")[0];
             let mut bytes = std::fs::read(pack).unwrap();
@@ -212,7 +203,7 @@ async fn a_full_disk_costs_blocks_and_no_request() {
     process.until("errors_total").await;
     assert_eq!(process.number("written_bytes_total").await, 0);
     let roomy = Command::new("prlimit")
-        .args(["--fsize=unlimited", "--pid", &process.child.id().to_string()])
+        .args(["--fsize=unlimited", "--pid", &process.served.child.id().to_string()])
         .status();
     if !roomy.is_ok_and(|status| status.success()) {
         return println!("skipped from here: there is no prlimit");

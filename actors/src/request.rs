@@ -190,6 +190,19 @@ impl PromptImage {
     pub fn end(&self) -> usize {
         self.first as usize + self.plan.tokens
     }
+
+    /// An image for tests that looks at none; `shade` tells it from others.
+    #[cfg(test)]
+    pub(crate) fn sample(first: u32, tokens: usize, shade: u8) -> Self {
+        use crate::picture::{Detail, PictureBounds};
+
+        let mut gif = b"GIF89a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0".to_vec();
+        gif.push(shade);
+        let bounds = PictureBounds { bytes: 100, pixels: 100 };
+        let picture = Picture::read("x", gif, Detail::High, bounds).expect("a header").into();
+        let plan = ImagePlan { width: 1, height: 1, tokens, grid: (1, tokens as u32) };
+        Self { first, plan, picture, embeddings: None }
+    }
 }
 
 impl fmt::Debug for PromptImage {

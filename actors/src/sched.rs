@@ -172,7 +172,7 @@ impl Scheduler {
             return None;
         }
         let mut sequence = Sequence::new(Arc::clone(request), answer, self.bounds.reuse.as_ref());
-        let found = self.held(&sequence);
+        let found = self.found(&sequence);
         if !self.settle(&mut sequence, found) {
             return None;
         }

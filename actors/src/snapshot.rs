@@ -165,11 +165,8 @@ pub struct Promise {
 
 #[cfg(test)]
 mod tests {
-    use millstream_kernels::ImagePlan;
-
     use super::*;
     use crate::kv::HashChain;
-    use crate::picture::{Detail, Picture, PictureBounds};
 
     const ROOT: fn() -> BlockHash = || HashChain::new(b"a model", 4).seed();
 
@@ -193,14 +190,8 @@ mod tests {
         assert_eq!(start(&[1, 2]), None);
     }
 
-    /// An image of 3 tokens; `shade` tells it from others.
     fn image(first: u32, shade: u8) -> PromptImage {
-        let mut gif = b"GIF89a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0".to_vec();
-        gif.push(shade);
-        let bounds = PictureBounds { bytes: 100, pixels: 100 };
-        let picture = Picture::read("x", gif, Detail::High, bounds).expect("a header").into();
-        let plan = ImagePlan { width: 1, height: 1, tokens: 3, grid: (1, 3) };
-        PromptImage { first, plan, picture, embeddings: None }
+        PromptImage::sample(first, 3, shade)
     }
 
     /// All images have the same tokens: what they stand for tells them apart.

@@ -14,6 +14,7 @@ mod weights;
 pub use dtype::{DType, dequantize};
 pub use error::Error;
 pub use matrix::Matrix;
+pub use memory::write_each;
 pub use model::{
     Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
     ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,

@@ -31,7 +31,11 @@ pub(crate) fn touch(memory: &mut MmapMut) {
     if memory.advise(memmap2::Advice::PopulateWrite).is_ok() {
         return;
     }
-    // A system that does not know the advice: a page is there once it was written.
+    write_each(memory);
+}
+
+/// Writes something of each page of `memory`, which is there from then on. What stands there stays.
+pub fn write_each(memory: &mut [u8]) {
     memory.iter_mut().step_by(SMALL).for_each(|byte| *byte = std::hint::black_box(*byte));
 }
 

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![expect(dead_code, reason = "each test file uses its own part of the house")]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -14,6 +16,31 @@ use serde_json::{Value, json};
 /// The tiny checkpoint with a chat template.
 pub fn checkpoint() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels/tests/oracle/tiny-llama")
+}
+
+/// A server process; it is killed when the test is over.
+pub struct Process {
+    pub child: Child,
+    pub address: String,
+}
+
+impl Process {
+    /// Starts it, and reads where it listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
+        Self { child, address: address.to_owned() }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already in many tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Prefill and decode in groups of their own.

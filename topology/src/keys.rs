@@ -240,7 +240,12 @@ macro_rules! group_keys {
                 "Tokens in one block of KV memory; one number for prefill and decode.",
             ),
             key("memory", Kind::Size { most: SIZE_MAX }, Preset::Bytes(1 << 30), "KV memory of a rank."),
-            count("waiting_max", 1_000_000, 512, "Sequences that wait for a place."),
+            key(
+                "waiting_max",
+                Kind::Count { least: 1, most: 1_000_000 },
+                Preset::Found("512, or the gateway's `requests_max` where that is more"),
+                "Sequences that wait for a place.",
+            ),
             key(
                 "lease",
                 Kind::Time { most: TIME_MAX },

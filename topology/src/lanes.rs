@@ -62,11 +62,12 @@ pub(crate) fn wires(
 
 fn implied(draft: &Draft) -> BTreeMap<Ends, Wire> {
     let mut wires = BTreeMap::new();
+    let crowd = draft.crowd();
     for standard in STANDARD.iter().filter(|standard| standard.holds(draft.joined)) {
         for from in draft.of(standard.from.0.clone()) {
             for to in draft.of(standard.to.0.clone()) {
                 let ends = (port(&from.name, standard.from.1), port(&to.name, standard.to.1));
-                let (policy, capacity) = (standard.policy, standard.capacity);
+                let (policy, capacity) = (standard.policy, standard.room.capacity(crowd));
                 let link = usual_link(from, to);
                 let wire =
                     Wire { from: ends.0.clone(), to: ends.1.clone(), policy, capacity, link, standard: true };

@@ -22,6 +22,8 @@ use crate::section::Section;
 use crate::spec::{self, ActorSpec, Spec};
 use crate::suggest::quote;
 
+/// Sequences that wait for a place, at least, where the file says no number.
+const WAITING_LEAST: usize = 512;
 const DAY: Duration = Duration::from_hours(24);
 
 /// What the machine has, as far as defaults depend on it. Passed in: this crate looks at no machine.
@@ -95,6 +97,11 @@ pub(crate) struct DraftActor {
 impl Draft {
     pub(crate) fn of(&self, role: Role) -> impl Iterator<Item = &DraftActor> {
         self.actors.iter().filter(move |actor| actor.role == role)
+    }
+
+    /// The most requests that a gateway admits at once.
+    pub(crate) fn crowd(&self) -> usize {
+        self.of(Role::Gateway).map(|gateway| gateway.section.count("requests_max")).max().unwrap_or(0)
     }
 }
 
@@ -294,6 +301,7 @@ pub(crate) fn standard_encode(threads: usize) -> EncodeSettings {
 fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
     let section = &actor.section;
     let threads = section.scalar("threads").map(|_| section.count("threads"));
+    let waiting = section.scalar("waiting_max").map(|_| section.count("waiting_max"));
     GroupSettings {
         groups: usize::try_from(actor.groups).unwrap_or(usize::MAX),
         ranks: usize::try_from(actor.ranks).unwrap_or(usize::MAX),
@@ -302,7 +310,7 @@ fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
         sequences_max: section.count("sequences_max"),
         block_size: block_size(section, draft),
         memory: section.number("memory"),
-        waiting_max: section.count("waiting_max"),
+        waiting_max: waiting.unwrap_or_else(|| draft.crowd().max(WAITING_LEAST)),
         lease: section.time("lease"),
         pinned: section.flag("pinned").unwrap_or(false),
         prefix_reuse: section.flag("prefix_reuse").unwrap_or(true),

@@ -48,6 +48,8 @@ pub(super) struct Wiring<'a> {
     pub graph: GraphBuilder,
     /// Memory for blocks on their way.
     pub buffers: Buffers,
+    /// Digest of the vocabulary, where blocks outlive the process.
+    pub vocabulary: Option<[u8; 32]>,
 }
 
 /// The whole graph.
@@ -58,7 +60,8 @@ pub(super) fn wire(
     (groups, encoders): (Vec<GroupPlan>, Vec<EncodePlan>),
 ) -> Result<Assembly, Error> {
     let buffers = buffers(plan, &groups, driver);
-    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new(), buffers };
+    let vocabulary = resources.store.as_ref().map(|_| resources.tokenizer.digest());
+    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new(), buffers, vocabulary };
     let seats = Seats::new(&mut wiring, &groups, &encoders)?;
     let lanes = Lanes::new(&mut wiring, &seats, &groups)?;
     let (doors, replies) = wiring.doors(&seats.gateway);
@@ -109,12 +112,17 @@ fn host_bytes(plan: &Plan) -> u64 {
     host.and_then(|tier| tier.size).unwrap_or(without)
 }
 
+/// Whether memory is taken from the system at the start.
+fn reserves(plan: &Plan, driver: Driver) -> bool {
+    plan.reserve && matches!(driver, Driver::Live)
+}
+
 /// Memory for blocks between groups, host memory, and disks.
 fn buffers(plan: &Plan, groups: &[GroupPlan], driver: Driver) -> Buffers {
     let block = groups.first().map_or(0, |group| group.layout.bytes_per_block());
     let stored = cache_name(plan).is_some();
     let buffers = Buffers::new(block, if stored { host_bytes(plan) } else { BETWEEN_BYTES });
-    if plan.reserve && stored && matches!(driver, Driver::Live) {
+    if stored && reserves(plan, driver) {
         buffers.reserve();
     }
     buffers
@@ -135,11 +143,6 @@ impl GroupRecipe {
 }
 
 impl Wiring<'_> {
-    /// Whether memory is taken from the system at the start.
-    fn reserves(&self) -> bool {
-        self.plan.reserve && matches!(self.driver, Driver::Live)
-    }
-
     /// Name of the actor of a control role.
     pub(super) fn name(&self, role: &Role) -> Result<String, Error> {
         let actor = self.plan.actors_of(role).next().ok_or_else(|| Error::Missing(role.to_string()))?;
@@ -204,11 +207,10 @@ impl Wiring<'_> {
         // What is computed behind a replay depends on its length; products, on how activations are rounded.
         let arithmetic = format!("{} {:?}", self.plan.activations, group.state.map(|state| state.replay));
         let files = self.resources.store.as_ref().map(|store| store.model);
-        let tokenizer = files.map(|_| self.resources.tokenizer.digest());
         let identity = Identity {
             model: &model,
             files: files.as_ref(),
-            tokenizer: tokenizer.as_ref(),
+            tokenizer: self.vocabulary.as_ref(),
             adapter: None,
             layout: &layout,
             arithmetic: &arithmetic,
@@ -339,7 +341,7 @@ impl Wiring<'_> {
             Driver::Sim(cost) => (1, cost),
         };
         let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
-        let (reserve, buffers) = (self.reserves(), self.buffers.clone());
+        let (reserve, buffers) = (reserves(self.plan, self.driver), self.buffers.clone());
         self.graph.actor(seat, move || {
             let backend = Box::new(CpuBackend::new(threads, &[]));
             let (model, buffers) = (Arc::clone(&model), buffers.clone());

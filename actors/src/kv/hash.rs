@@ -3,8 +3,8 @@
 //! behind the same history, and their entries are the same bits.
 //!
 //! The chain begins with a seed that stands for the model and the layout of its KV memory; entries of another model
-//! never bear the same name. Behind the seed comes the salt of whoever may find the blocks. The hash is BLAKE3 cut to 128 bits: a client chooses its prompt, and must not be able to
-//! choose one that bears the name of another's.
+//! never bear the same name. Behind the seed comes the salt of whoever may find the blocks. The hash is BLAKE3 cut to
+//! 128 bits: a client chooses its prompt, and must not be able to choose one that bears the name of another's.
 //!
 //! The tokenizer makes the hashes of a prompt, once for the router and all groups, and they ride along in the request;
 //! a group names only what it adds: the block where the prompt ends, and the blocks of the answer.
@@ -201,12 +201,10 @@ impl HashChain {
 
 #[cfg(test)]
 mod tests {
-    use millstream_kernels::ImagePlan;
     use proptest::array::uniform4;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::picture::{Detail, Picture, PictureBounds};
 
     fn hashes(identity: &[u8], block_size: u32, tokens: &[u32]) -> Vec<BlockHash> {
         let mut hashes = Vec::new();
@@ -266,14 +264,8 @@ mod tests {
         }
     }
 
-    /// An image of 6 tokens; `shade` tells it from others.
     fn image(first: u32, shade: u8) -> PromptImage {
-        let mut gif = b"GIF89a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0".to_vec();
-        gif.push(shade);
-        let bounds = PictureBounds { bytes: 100, pixels: 100 };
-        let picture = Picture::read("x", gif, Detail::High, bounds).expect("a header").into();
-        let plan = ImagePlan { width: 1, height: 1, tokens: 6, grid: (2, 3) };
-        PromptImage { first, plan, picture, embeddings: None }
+        PromptImage::sample(first, 6, shade)
     }
 
     #[test]

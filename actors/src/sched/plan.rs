@@ -75,7 +75,7 @@ impl Scheduler {
             return false;
         }
         let Some(mut sequence) = self.sequences.remove(&arrival) else { return false };
-        let all = self.held(&sequence);
+        let all = self.found(&sequence);
         let promised = self.gains_by_snapshot(&sequence, all);
         let found = if promised { all } else { self.worth(all) };
         let room = self.settle(&mut sequence, found);

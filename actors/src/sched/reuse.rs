@@ -71,8 +71,10 @@ pub(super) fn seal(
     let Some(chain) = &bounds.reuse else { return };
     let (tokens, images) = (&sequence.tokens[..sequence.computed], &sequence.request.images);
     let keeping = sequence.request.keeping;
-    chain.salted(keeping.salt).extend_seeing(&mut sequence.hashes, tokens, images);
     let (owner, full) = (sequence.owner(), sequence.computed / bounds.block_size as usize);
+    if sequence.hashes.len() < full {
+        chain.salted(keeping.salt).extend_seeing(&mut sequence.hashes, tokens, images);
+    }
     for n in sequence.sealed..full {
         let (own, hash) = (sequence.blocks[n], sequence.hashes[n]);
         sequence.blocks[n] = pool.seal(own, hash, owner);
@@ -91,13 +93,6 @@ impl Scheduler {
     pub(super) fn found(&self, sequence: &Sequence) -> usize {
         let reusable = sequence.reusable(self.bounds.block_size).min(sequence.hashes.len());
         sequence.hashes[..reusable].partition_point(|hash| self.pool.find(hash).is_some())
-    }
-
-    /// The same, each of them looked for: what the store still reads is given up after what comes before it, so that a
-    /// beginning may have a hole meanwhile.
-    pub(super) fn held(&self, sequence: &Sequence) -> usize {
-        let found = sequence.hashes[..self.found(sequence)].iter();
-        found.take_while(|hash| self.pool.find(hash).is_some()).count()
     }
 
     /// How many of `found` blocks are worth beginning behind: none that would have to be replayed as a whole.

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Bytes that are worth keeping the memory of; smaller pieces are left to the allocator.
 pub(super) const LARGE: usize = 64 << 10;
-/// Bytes of a page, or fewer: each is written once to have it.
-const SMALL: usize = 4 << 10;
 
 /// Pieces of memory of one size that nobody uses now. Clones are the same one.
 #[derive(Clone, Default)]
@@ -45,8 +43,7 @@ impl Buffers {
         let missing = free.most.saturating_sub(free.pieces().len());
         for _ in 0..missing {
             let mut piece = vec![0; free.size].into_boxed_slice();
-            // A page is there once it was written, whatever stood in it.
-            piece.iter_mut().step_by(SMALL).for_each(|byte| *std::hint::black_box(byte) = 1);
+            millstream_kernels::write_each(&mut piece);
             free.put(piece);
         }
     }

@@ -69,7 +69,7 @@ mod tests {
                 from: port(&role(&s.from.0), s.from.1),
                 to: port(&role(&s.to.0), s.to.1),
                 policy: s.policy,
-                capacity: s.capacity,
+                capacity: s.room.capacity(0),
                 link: Link::Local,
                 standard: true,
             };
