@@ -315,10 +315,9 @@ fn replay(words: &[&str]) {
 fn multiply(name: &str, work: &Work, (prompts, found): (&[Prompt], &[u64])) {
     let sum = |replay: Option<u64>| -> (f64, f64) {
         let computed = |(prompt, found): (&Prompt, &u64)| {
-            let (tokens, found) = (prompt.len() * TOKENS, found * TOKENS);
-            // The last token is always computed.
-            let from = replay.map_or(0, |replay| Work::begins(found, replay).min(tokens - 1));
-            ((tokens - from) as f64, work.multiply_adds(from, tokens))
+            let (tokens, found) = (prompt.len() * TOKENS, replay.map_or(0, |_| found * TOKENS));
+            let replay = replay.unwrap_or(0);
+            ((tokens - found.saturating_sub(replay)) as f64, work.multiply_adds(tokens, found, replay))
         };
         prompts.iter().zip(found).map(computed).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     };

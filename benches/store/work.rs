@@ -7,16 +7,16 @@ use serde_json::Value;
 pub struct Work {
     pub layers: u64,
     pub window: u64,
-    /// Products with weights of one token, all layers.
+    /// Products with weights of one token in one layer.
     weights: f64,
     /// Of one token and one entry that its attention sees.
     pair: f64,
     /// Entries that a choice leaves.
     chosen: u64,
-    /// For each layer that sees chosen entries, tokens that make one.
+    /// For each layer, tokens that make an entry; 0 where it sees its window alone.
     ratios: Vec<u64>,
-    /// For each layer that chooses, the same, and the most entries that it looks at.
-    choosers: Vec<(u64, u64)>,
+    /// For each layer, the most entries that it looks at to choose; 0 where it does not choose.
+    looks: Vec<u64>,
     /// Of one token and one entry that is scored.
     score: f64,
 }
@@ -51,32 +51,44 @@ impl Work {
         let ratios = list("compress_ratios");
         let candidates = number("candidate_topk_blocks") * number("candidate_block_size");
         let after = text["candidate_source_layer_id"].as_u64().unwrap_or(u64::MAX);
-        let chooser =
-            |&layer: &u64| (ratios[layer as usize], if layer > after { candidates } else { u64::MAX });
+        let look = |layer: u64| match (index_sources.contains(&layer), layer > after) {
+            (false, _) => 0,
+            (true, true) => candidates,
+            (true, false) => u64::MAX,
+        };
         Self {
             layers,
             window: number("sliding_window"),
-            weights: all as f64,
+            weights: all as f64 / layers as f64,
             pair: (2 * heads * dim) as f64,
             chosen: number("index_topk"),
-            choosers: index_sources.iter().map(chooser).collect(),
-            ratios: ratios.iter().take(layers as usize).copied().filter(|&ratio| ratio > 0).collect(),
+            looks: (0..layers).map(look).collect(),
+            ratios,
             score: (index_heads * index_dim) as f64,
         }
     }
 
-    /// Of computing the tokens of a prompt from place `from` up to `to`.
-    pub fn multiply_adds(&self, from: u64, to: u64) -> f64 {
-        let seen = |most: u64, ratio: u64| entries(to, most, ratio) - entries(from, most, ratio);
-        let chosen: f64 = self.ratios.iter().map(|&ratio| seen(self.chosen, ratio)).sum();
-        let scored: f64 = self.choosers.iter().map(|&(ratio, most)| seen(most, ratio)).sum();
-        let window = self.layers as f64 * seen(self.window, 1);
-        (to - from) as f64 * self.weights + (window + chosen) * self.pair + scored * self.score
+    /// Of a prompt of which so many tokens are found, and so many before their end computed once more. Of a replay that
+    /// is exact, each layer sees a window less than the one before it.
+    pub fn multiply_adds(&self, tokens: u64, found: u64, replay: u64) -> f64 {
+        let exact = found >= replay && replay == self.layers * self.window;
+        // The last token is always computed.
+        let from = found.saturating_sub(replay).min(tokens - 1);
+        let of = |layer| self.of_layer(layer, from + if exact { layer * self.window } else { 0 }, tokens);
+        (0..self.layers).map(of).sum()
     }
 
-    /// The first token that is computed where `found` are found and so many before their end are computed once more.
-    pub fn begins(found: u64, replay: u64) -> u64 {
-        found.saturating_sub(replay)
+    /// Of computing the tokens from place `from` up to `to` in one layer.
+    fn of_layer(&self, layer: u64, from: u64, to: u64) -> f64 {
+        let from = from.min(to - 1);
+        let seen = |most: u64, ratio: u64| entries(to, most, ratio) - entries(from, most, ratio);
+        let mut all = (to - from) as f64 * self.weights + seen(self.window, 1) * self.pair;
+        let (ratio, looks) = (self.ratios[layer as usize], self.looks[layer as usize]);
+        if ratio > 0 {
+            all += seen(self.chosen, ratio) * self.pair;
+            all += if looks > 0 { seen(looks, ratio) * self.score } else { 0.0 };
+        }
+        all
     }
 }
 

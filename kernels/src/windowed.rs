@@ -50,6 +50,17 @@ impl Lists {
         self.most
     }
 
+    /// Leaves the lists of some runs of tokens. Lists of an earlier step, which nobody reads any more, may be fewer.
+    pub(crate) fn keep(&mut self, runs: &[Range<usize>]) {
+        let (len, most, mut at) = (self.len(), self.most, 0);
+        for run in runs.iter().map(|run| run.start.min(len)..run.end.min(len)) {
+            self.numbers.copy_within(run.start * most..run.end * most, at * most);
+            self.counts.copy_within(run.clone(), at);
+            at += run.len();
+        }
+        self.counts.truncate(at);
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         (self.numbers.capacity() + self.counts.capacity()) * size_of::<u32>()

@@ -8,6 +8,8 @@ mod fixtures {
     pub mod v41;
 }
 
+use std::ops::Range;
+
 use fixtures::counting::Counting;
 use fixtures::v41::{Off, Runner, Sequence, Vectors, WINDOWS, argmax, folder, ids, number};
 use millstream_kernels::{CpuBackend, Error, KvFormat, KvLayout, KvMemory, Local, Row, Scratch, Span, load};
@@ -146,20 +148,35 @@ fn shortened_prefill_gives_the_logits_of_the_oracle() {
     }
 }
 
+/// Multiply-adds with weights of a step of some tokens of a prompt.
+fn work(range: Range<usize>, local: Local<'_>) -> u64 {
+    let tokens = Vectors::of("w128").prompt("700");
+    let model = load(&folder("w16")).unwrap().model;
+    let mut kv = KvMemory::new(model.facts().kv_layout(16), 48).with_slots(1);
+    let blocks: Vec<u32> = (0..48).collect();
+    let local = Local { before: &tokens[range.start.saturating_sub(3)..range.start], ..local };
+    let start = range.start as u32;
+    let row = Row { tokens: &tokens[range], start, blocks: &blocks, local, ..Row::default() };
+    let mut backend = Counting { inner: CpuBackend::new(2, &[]), count: 0 };
+    model.forward(&[row], &mut kv, &mut Scratch::new(), &mut backend).unwrap();
+    backend.count
+}
+
 #[test]
 fn shortened_prefill_is_little_more_than_half_the_work() {
-    let tokens = Vectors::of("w128").prompt("700");
-    let work = |decoder_from: Option<u32>| {
-        let model = load(&folder("w16")).unwrap().model;
-        let mut kv = KvMemory::new(model.facts().kv_layout(16), 48).with_slots(1);
-        let blocks: Vec<u32> = (0..48).collect();
-        let local = Local { decoder_from, ..Local::default() };
-        let row = Row { tokens: &tokens, blocks: &blocks, local, ..Row::default() };
-        let mut backend = Counting { inner: CpuBackend::new(2, &[]), count: 0 };
-        model.forward(&[row], &mut kv, &mut Scratch::new(), &mut backend).unwrap();
-        backend.count
-    };
-    let (all, some) = (work(None), work(Some(700 - 22)));
+    let some = Local { decoder_from: Some(700 - 22), ..Local::default() };
+    let (all, some) = (work(0..700, Local::default()), work(0..700, some));
+    println!("{some} of {all} multiply-adds: {}", some as f64 / all as f64);
+    assert!(some as f64 <= 0.6 * all as f64, "{some} of {all} multiply-adds");
+}
+
+#[test]
+fn an_exact_replay_is_little_more_than_half_the_work() {
+    let facts = load(&folder("w16")).unwrap().model.facts().state.unwrap();
+    let start = 640 - facts.exact_replay;
+    let computed = Local { valid_from: start, ..Local::default() };
+    let (all, some) =
+        (work(start as usize..640, computed), work(start as usize..640, Local { written: 640, ..computed }));
     println!("{some} of {all} multiply-adds: {}", some as f64 / all as f64);
     assert!(some as f64 <= 0.6 * all as f64, "{some} of {all} multiply-adds");
 }

@@ -1,5 +1,5 @@
 //! One step of this family on its way through the layers. The streams are `x`, `[tokens, streams, hidden]`; `y` is what a
-//! part of a layer reads and leaves. Layers behind the last source of keys may run on the newest tokens of a row only.
+//! part of a layer reads and leaves. Not every layer runs on every token of a row (`narrow`).
 
 use super::super::pass::Pass;
 use super::super::scratch::{Scratch, sized};
@@ -159,6 +159,9 @@ impl<'a> Streams<'a> {
 
     /// Takes the streams through a layer.
     pub fn layer(&mut self, index: usize, layer: &Block) {
+        if !self.together {
+            self.leave_replay(index);
+        }
         if self.count() == 0 {
             return;
         }
@@ -176,7 +179,7 @@ impl<'a> Streams<'a> {
             compress::entries(self, source);
         }
         if self.model.first_decoder == Some(index) && !self.together {
-            self.narrow();
+            self.leave_decoder();
             if self.count() == 0 {
                 return;
             }

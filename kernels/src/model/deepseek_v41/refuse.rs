@@ -2,6 +2,7 @@
 
 use super::super::{Local, Row, Want};
 use super::DeepSeekV41;
+use super::narrow::replay_from;
 
 /// What is wrong with what a row says of its state and its images, if anything is.
 pub(super) fn problem(model: &DeepSeekV41, row: &Row<'_>) -> Option<String> {
@@ -32,6 +33,7 @@ pub(super) fn problem(model: &DeepSeekV41, row: &Row<'_>) -> Option<String> {
         Want::All => (!row.tokens.is_empty()).then_some(0),
     };
     let from = decoder_from.filter(|_| model.first_decoder.is_some()).unwrap_or(0);
+    let from = from.max(replay_from(model, model.layers.len().saturating_sub(1), &row.local));
     let early = first.is_some_and(|first| row.start as usize + first < from as usize);
     early.then(|| format!("wants logits {:?}, its last layers run from {from} on", row.logits))
 }
