@@ -258,6 +258,17 @@ async fn health_and_metrics_show_the_groups() {
     house.server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_need_no_tier_that_lasts() {
+    for cache in ["[cache]\ntiers = [{ host = \"1MiB\" }]\n", "[cache]\nreplay = \"snapshot\"\n"] {
+        let house = House::open("", &[JOINED, cache].concat()).await;
+        let metrics = house.client.get(house.url("/metrics")).send().await.unwrap();
+        assert_eq!(metrics.status(), 200, "{cache}");
+        assert!(metrics.text().await.unwrap().contains("millstream_requests_open 0"));
+        house.server.stop().await;
+    }
+}
+
 /// The usage of a stream's last event.
 async fn streamed_usage(house: &House, path: &str, body: &Value) -> Value {
     let mut body = body.clone();

@@ -18,7 +18,7 @@ use millstream_runtime::{Actor, Ctx, HoldOut, ReplyOut, Time};
 
 use crate::gauges::CacheGauges;
 use crate::kv::BlockHash;
-use crate::message::{CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
+use crate::message::{BlockName, CacheAnswer, CacheAsk, CacheMessage, Kept, SequenceId};
 use crate::request::Keeping;
 use crate::snapshot::{Beginning, SnapshotName};
 use crate::store::{
@@ -121,11 +121,13 @@ impl Cache {
         }
     }
 
-    /// Blocks that are in use are kept longer, as long as the class of whoever uses them says.
+    /// Blocks that are in use, from the first of a chain on, are kept longer, as long as the class of whoever uses them
+    /// says.
     fn hit(&mut self, hashes: &[BlockHash], keeping: Keeping, now: Time) {
         self.host.touch(hashes);
         if let Some(below) = &mut self.below {
             below.tier.touch(hashes, keeping.tenant, (keeping.class, below.stamp(now)));
+            below.lower(hashes, keeping, (&self.host, now));
         }
     }
 
@@ -339,6 +341,22 @@ impl Below {
         };
         if self.tier.store(block, self.stamp(now)) == Stored::Queued {
             self.flush.get_or_insert(now + SETTLED);
+        }
+    }
+
+    /// Blocks of a chain that were kept in memory only are written for whoever wants them to last.
+    fn lower(&mut self, hashes: &[BlockHash], keeping: Keeping, (host, now): (&Host, Time)) {
+        if keeping.class == ClassId::MEMORY {
+            return;
+        }
+        let mut parent = None;
+        for (depth, &hash) in (0..).zip(hashes) {
+            if !self.tier.knows(&hash) {
+                // What follows would not be found without this one.
+                let Some(data) = host.get(&hash) else { return };
+                self.store(Kept { name: BlockName { hash, parent, depth, keeping }, data }, now);
+            }
+            parent = Some(hash);
         }
     }
 

@@ -185,3 +185,16 @@ fn a_hit_refreshes_by_the_class_of_who_hits() {
         assert_eq!(left >= 6, later == "night", "{left} of {later}, in the same process: {same_process}");
     }
 }
+
+/// What the first client wants in memory only, a later one may want to last: it is written then.
+#[test]
+fn what_was_for_memory_is_written_for_who_wants_it_to_last() {
+    let resources = resources("tiny-llama");
+    let of = |id, class| Submit { request: RequestId(id), ..ask(1, Keeping { class, ..Keeping::default() }) };
+    let blob = Arc::new(Memory::new());
+    let asks = [of(1, ClassId::MEMORY), of(2, ClassId::MEMORY)];
+    process(&resources, &blob, (1, Stamp(1_000)), &asks);
+    assert_eq!(process(&resources, &blob, (2, Stamp(1_000)), &asks[1..]), [0], "nobody wants it to last");
+    process(&resources, &blob, (3, Stamp(1_000)), &[of(1, ClassId::MEMORY), of(2, ClassId(0))]);
+    assert_eq!(process(&resources, &blob, (4, Stamp(1_000)), &asks[1..]), [96]);
+}

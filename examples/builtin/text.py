@@ -13,8 +13,11 @@ VOCABULARY = 1024
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m['role'] == 'assistant' %}<|assistant|>{% elif m['role'] == 'system' %}<|system|>{% else %}<|user|>{% endif %}"
-    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}<|image|>{% endif %}{% endfor %}{% endif %}"
+    "{% if m['content'] is not string %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}<|image|>{% endif %}{% endfor %}"
+    # What it thought before is not said again.
+    "{% elif m['role'] == 'assistant' %}{{ m['content'].split('</think>')[-1] }}"
+    "{% else %}{{ m['content'] }}{% endif %}"
     "{% if m['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

@@ -31,7 +31,7 @@ fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     Ok(all)
 }
 
-/// Rows of one family: the label's value and the number.
+/// Rows of one family: the label's value and the number. Of no rows there is no family: it must not be empty.
 type Rows<'a> = Vec<(&'a str, f64)>;
 
 fn gauge(
@@ -44,7 +44,7 @@ fn gauge(
     for (value, number) in rows {
         family.with_label_values(&[*value]).set(*number);
     }
-    Ok(family.collect())
+    Ok(if rows.is_empty() { Vec::new() } else { family.collect() })
 }
 
 fn counter(
@@ -57,7 +57,7 @@ fn counter(
     for (value, number) in rows {
         family.with_label_values(&[*value]).inc_by(*number);
     }
-    Ok(family.collect())
+    Ok(if rows.is_empty() { Vec::new() } else { family.collect() })
 }
 
 fn streams(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {

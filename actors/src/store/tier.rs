@@ -205,6 +205,11 @@ impl Tier {
         self.roll.is_asked() && !self.purposes.values().any(reads)
     }
 
+    /// Whether a block of this name is here, or waits to be written.
+    pub fn knows(&self, hash: &BlockHash) -> bool {
+        self.index.knows(hash) || self.queue.knows(hash)
+    }
+
     /// Takes a block in, to be written behind everything else. One that is here already was hit.
     pub fn store(&mut self, block: NewBlock, now: Stamp) -> Stored {
         self.now = self.now.max(now);

@@ -1,6 +1,6 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use serde_json::{Map, Value as Json};
@@ -146,21 +146,19 @@ fn beside<T: Send>(
         let busy = threads.but_one();
         let read = scope.spawn(move || {
             let _busy = busy;
-            let (text, tokens) = match text() {
-                Ok((text, tokens)) => (Some(text), Ok(tokens)),
-                Err(error) => (None, Err(error)),
-            };
+            let (text, tokens) = text()?;
             // Nobody listens if loading has failed.
             let _ = found.send(tokens);
-            text.map(|text| (read(&text), text))
+            Ok((read(&text), text))
         });
-        let tokens = move || later.recv().expect("text is read, or refused, or both threads end");
+        // What is wrong with the text is said below.
+        let unread =
+            || Error::NotAModel { path: PathBuf::new(), problem: "its text cannot be read".to_owned() };
+        let tokens = move || later.recv().map_err(|_| unread());
         (load(threads, Box::new(tokens)), read.join())
     });
-    let read = read.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
-    let model = model?;
-    let (read, text) = read.expect("a model is made of tokens that were read");
-    Ok((Loaded { model, text }, read))
+    let (read, text) = read.unwrap_or_else(|cause| std::panic::resume_unwind(cause))?;
+    Ok((Loaded { model: model?, text }, read))
 }
 
 /// Loads a folder.

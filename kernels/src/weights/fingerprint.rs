@@ -1,24 +1,22 @@
 //! A digest of a model's files, for what is computed with them and kept: another model, or another state of this one, must
-//! not be taken for it. Small files count whole. Of large ones the beginning counts, where tensors are named, and pieces
-//! spread over the rest: training moves all numbers of a tensor, so one that changed shows in any of its pieces, and a
-//! file of a hundred gigabytes takes no longer than one of a hundred megabytes.
+//! not be taken for it. Every byte counts, so all of them are read, in pieces that several threads share.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use crate::error::Error;
 
-/// Files up to here count whole, and so does the beginning of larger ones.
-const WHOLE: u64 = 4 << 20;
-/// Bytes of a piece of a large file.
-const PIECE: u64 = 4 << 10;
-/// Pieces of a large file.
-const PIECES: u64 = 512;
+/// Bytes that are read at once; the digest is of the digests of such pieces.
+const PIECE: u64 = 4 << 20;
+/// Threads that read; more would wait for memory.
+const READERS_MAX: usize = 8;
 /// What belongs to a model in a folder.
 const KINDS: [&str; 4] = ["json", "safetensors", "jinja", "model"];
 
-/// Digest of a model folder, or of a `.gguf` file.
+/// Digest of a model folder, or of a `.gguf` file: BLAKE3 over the name, the length and the bytes of each file.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -26,18 +24,14 @@ pub fn fingerprint(path: &Path) -> Result<[u8; 32], Error> {
     let mut digest = blake3::Hasher::new();
     for file in files(path)? {
         let failed = |source| Error::Open { path: file.clone(), source };
-        let mut open = File::open(&file).map_err(failed)?;
-        let len = open.metadata().map_err(failed)?.len();
+        let len = file.metadata().map_err(failed)?.len();
         let name = file.file_name().unwrap_or_default().as_encoded_bytes();
         for number in [name.len() as u64, len] {
             digest.update(&number.to_le_bytes());
         }
         digest.update(name);
-        take(&mut open, (0, len.min(WHOLE)), &mut digest).map_err(failed)?;
-        let rest = len.saturating_sub(WHOLE);
-        for piece in 0..if rest > 0 { PIECES } else { 0 } {
-            let start = WHOLE + rest.saturating_sub(PIECE) * piece / (PIECES - 1);
-            take(&mut open, (start, PIECE.min(len - start)), &mut digest).map_err(failed)?;
+        for piece in pieces(&file, len.div_ceil(PIECE)).map_err(failed)? {
+            digest.update(piece.as_bytes());
         }
     }
     Ok(*digest.finalize().as_bytes())
@@ -56,12 +50,35 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(files)
 }
 
-fn take(file: &mut File, (start, len): (u64, u64), digest: &mut blake3::Hasher) -> std::io::Result<()> {
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.take(len).read_to_end(&mut bytes)?;
-    digest.update(&bytes);
-    Ok(())
+/// Digests of so many pieces of a file, in order.
+fn pieces(file: &Path, count: u64) -> std::io::Result<Vec<blake3::Hash>> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(READERS_MAX).min(count as usize);
+    let next = AtomicU64::new(0);
+    let mut all = thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(|| some_pieces(file, count, &next))).collect();
+        let read = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause)));
+        read.collect::<std::io::Result<Vec<_>>>()
+    })?
+    .concat();
+    all.sort_unstable_by_key(|&(piece, _)| piece);
+    Ok(all.into_iter().map(|(_, digest)| digest).collect())
+}
+
+/// Pieces that nobody else has taken, with their numbers.
+fn some_pieces(file: &Path, count: u64, next: &AtomicU64) -> std::io::Result<Vec<(u64, blake3::Hash)>> {
+    let (mut file, mut bytes, mut all) = (File::open(file)?, Vec::new(), Vec::new());
+    loop {
+        let piece = next.fetch_add(1, Ordering::Relaxed);
+        if piece >= count {
+            return Ok(all);
+        }
+        bytes.clear();
+        file.seek(SeekFrom::Start(piece * PIECE))?;
+        (&mut file).take(PIECE).read_to_end(&mut bytes)?;
+        all.push((piece, blake3::hash(&bytes)));
+    }
 }
 
 #[cfg(test)]
@@ -83,12 +100,19 @@ mod tests {
         assert_eq!(first, of(&[("notes.txt", b"nothing of a model".to_vec())]));
         assert_ne!(first, of(&[("config.json", b"{ }".to_vec())]));
         assert_eq!(first, of(&files));
+        for place in [0, 5_000_001, (8 << 20) - 1, (9 << 20) - 1] {
+            let mut other = weights.clone();
+            other[place] = 8;
+            assert_ne!(first, of(&[("model.safetensors", other)]), "one byte, at {place}");
+        }
         let mut moved = weights.clone();
-        moved[5 << 20..].fill(8);
-        assert_ne!(first, of(&[("model.safetensors", moved)]), "a tensor that was trained");
+        moved[..PIECE as usize].fill(8);
+        let swapped = [&moved[PIECE as usize..], &moved[..PIECE as usize]].concat();
+        assert_ne!(
+            of(&[("model.safetensors", moved)]),
+            of(&[("model.safetensors", swapped)]),
+            "another order"
+        );
         assert_ne!(first, of(&[("model.safetensors", weights[1..].to_vec())]), "another length");
-        let mut last = weights;
-        *last.last_mut().expect("bytes") = 9;
-        assert_ne!(first, of(&[("model.safetensors", last)]), "the very last byte is in a piece");
     }
 }
