@@ -450,29 +450,3 @@ fn settings_that_make_no_sense_are_refused() {
     refused(config("vocab_size", json!(7)), "is F32 [6, 8], needed: [7, 8]");
     refused(config("tie_word_embeddings", json!(false)), "no tensor \"lm_head.weight\"");
 }
-
-/// Text is read beside the weights, by a thread of its own: what is wrong there is said as well.
-#[test]
-fn damaged_texts_are_refused_with_their_file() {
-    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle/tiny-llama");
-    let place = tempfile::tempdir().unwrap();
-    for file in std::fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().path()) {
-        std::fs::copy(&file, place.path().join(file.file_name().unwrap())).unwrap();
-    }
-    try_load(place.path()).unwrap();
-    for (name, bytes) in [
-        ("tokenizer_config.json", &b"{"[..]),
-        ("tokenizer.json", b"\xff"),
-        ("chat_template.jinja", b"a \xff"),
-    ] {
-        let path = place.path().join(name);
-        let before = std::fs::read(&path).ok();
-        std::fs::write(&path, bytes).unwrap();
-        refused(try_load(place.path()), name);
-        std::fs::remove_file(&path).unwrap();
-        std::fs::create_dir(&path).unwrap();
-        refused(try_load(place.path()), name);
-        std::fs::remove_dir(&path).unwrap();
-        before.into_iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
-    }
-}

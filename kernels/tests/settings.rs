@@ -120,3 +120,33 @@ fn no_number_in_metadata_does_harm() {
         }
     }
 }
+
+/// Text is read beside the weights, by a thread of its own: what is wrong there is said as well.
+#[test]
+fn damaged_texts_are_refused_with_their_file() {
+    let whole = oracle("tiny-llama");
+    let place = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().path()) {
+        std::fs::copy(&file, place.path().join(file.file_name().unwrap())).unwrap();
+    }
+    load(place.path()).unwrap();
+    let refused = |name: &str| {
+        let error = load(place.path()).err().expect("a damaged text was loaded").to_string();
+        assert!(error.contains(name), "no {name} in: {error}");
+    };
+    for (name, bytes) in [
+        ("tokenizer_config.json", &b"{"[..]),
+        ("tokenizer.json", b"\xff"),
+        ("chat_template.jinja", b"a \xff"),
+    ] {
+        let path = place.path().join(name);
+        let before = std::fs::read(&path).ok();
+        std::fs::write(&path, bytes).unwrap();
+        refused(name);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        refused(name);
+        std::fs::remove_dir(&path).unwrap();
+        before.into_iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+    }
+}
