@@ -4,8 +4,8 @@
 //!
 //! - [`TextFiles`](millstream_kernels::TextFiles) (what came with the weights, unread) becomes a [`Tokenizer`]. A
 //!   `tokenizer.json` is read by `json`, the vocabulary of a GGUF file by `gguf`; both end in `vocab`, one table of
-//!   tokens with their kinds. Texts are then encoded by `bpe` (merges, through the `tokenizers` crate, splitting by
-//!   `split`) or by `spm` (SentencePiece scores, our own).
+//!   tokens with their kinds. Texts are then encoded by `bpe` (words, `split` by name or file and found by
+//!   `splitter` or by the `tokenizers` crate, joined by `merge`) or by `spm` (SentencePiece scores).
 //! - A conversation ([`ChatMessage`]) is rendered by the model's own [`ChatTemplate`] (`jinja` is the machine under it)
 //!   to [`Marked`] text.
 //! - [`Tokenizer::encode_marked`] turns that into ids; [`Tokenizer::bytes`] (prepared by `decoding`) turns ids back into
@@ -50,14 +50,18 @@ mod gguf;
 mod jinja;
 mod json;
 mod marked;
+mod memo;
 mod merge;
 mod split;
+mod splitter;
 mod spm;
 mod stream;
 mod template;
 mod tokenizer;
 mod vocab;
 mod words;
+#[cfg(test)]
+mod writing;
 
 pub use chat::{ChatMessage, ChatRole, Content, Part};
 pub use error::TextError;

@@ -1,7 +1,8 @@
-//! Encoding with merges. Texts are normalised and split by the `tokenizers` crate, and words merged by
-//! [`super::merge`], which does not know the control tokens: they are neither in its vocabulary nor made by any of its
-//! merges, so no text can become one.
+//! Encoding with merges. Texts are split by [`super::splitter`] where it can, else by the `tokenizers` crate, and words
+//! merged by [`super::merge`], which does not know the control tokens: they are neither in its vocabulary nor made by any
+//! of its merges, so no text can become one.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use foldhash::fast::FixedState;
@@ -9,10 +10,13 @@ use tokenizers::{
     NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
     PreTokenizer, PreTokenizerWrapper,
 };
+use unicode_normalization::{IsNormalized, is_nfc_quick};
 
 use super::TextError;
 use super::added::AddedSet;
-use super::merge::{Merge, Merges, Pairs};
+use super::memo::Memo;
+use super::merge::{Letters, Merge, Merges, Pairs};
+use super::splitter::Splitter;
 use super::words::Words;
 
 /// Merges and what they apply to, as a file says them.
@@ -95,10 +99,28 @@ pub(super) struct Bpe {
     merges: Merges,
     literals: AddedSet,
     normalizer: Option<NormalizerWrapper>,
+    /// Normalizing puts characters into composed form, or does nothing.
+    composes: bool,
     /// Splits the text at the very start.
-    first: Option<PreTokenizerWrapper>,
+    first: Split,
     /// Splits text behind other tokens, where that differs.
-    later: Option<PreTokenizerWrapper>,
+    later: Option<Split>,
+}
+
+/// How texts become words, by the crate.
+#[derive(Debug, Default)]
+struct Split {
+    splitter: Option<PreTokenizerWrapper>,
+    /// The same of our own, if it is of a kind that we split.
+    ours: Option<(Splitter, Letters)>,
+}
+
+impl Split {
+    fn new(splitter: Option<PreTokenizerWrapper>, words: &Words) -> Self {
+        let ours = splitter.as_ref().and_then(Splitter::new);
+        let ours = ours.map(|splitter| (splitter, Letters::new(words)));
+        Self { splitter, ours }
+    }
 }
 
 /// The steps before the merges.
@@ -113,8 +135,12 @@ pub(super) struct Steps {
 impl Bpe {
     /// Errors: see [`Merging`].
     pub fn new(merging: Merging<'_>, literals: AddedSet, steps: Steps) -> Result<Self, TextError> {
-        let Steps { normalizer, splitter: first, later } = steps;
-        Ok(Self { merges: merging.model()?, literals, normalizer, first, later })
+        let Steps { normalizer, splitter, later } = steps;
+        let merges = merging.model()?;
+        let first = Split::new(splitter, &merges.words);
+        let later = later.map(|later| Split::new(Some(later), &merges.words));
+        let composes = normalizer.as_ref().is_none_or(composes);
+        Ok(Self { merges, literals, normalizer, composes, first, later })
     }
 
     /// Appends the ids of `text`; `first` if nothing stands before it.
@@ -132,17 +158,63 @@ impl Bpe {
         if text.is_empty() {
             return;
         }
-        let mut text = NormalizedString::from(text);
-        if let Some(normalizer) = &self.normalizer {
-            normalizer.normalize(&mut text).expect("normalizing fails only on patterns, which were compiled");
+        let text = self.normal(text);
+        let split = if first { &self.first } else { self.later.as_ref().unwrap_or(&self.first) };
+        let ours = split.ours.as_ref().is_some_and(|ours| self.encode_words(&text, ours, out));
+        if !ours {
+            self.encode_by_crate(&text, split, out);
         }
+    }
+
+    fn normal<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let Some(normalizer) = &self.normalizer else { return Cow::Borrowed(text) };
+        if self.composes && is_nfc_quick(text.chars()) == IsNormalized::Yes {
+            return Cow::Borrowed(text);
+        }
+        let mut text = NormalizedString::from(text);
+        normalizer.normalize(&mut text).expect("normalizing fails only on patterns, which were compiled");
+        Cow::Owned(text.get().to_owned())
+    }
+
+    /// Says whether it could; if not, nothing is appended.
+    fn encode_words(
+        &self,
+        text: &str,
+        (splitter, letters): &(Splitter, Letters),
+        out: &mut Vec<u32>,
+    ) -> bool {
+        let mut memo = Memo::new(text.len());
+        splitter.words(text, &mut |word| {
+            memo.recall(word, out, |out| self.merges.encode_bytes(word, letters, out));
+        })
+    }
+
+    fn encode_by_crate(&self, text: &str, split: &Split, out: &mut Vec<u32>) {
         let mut words = PreTokenizedString::from(text);
-        let splitter = if first { self.first.as_ref() } else { self.later.as_ref().or(self.first.as_ref()) };
-        if let Some(splitter) = splitter {
+        if let Some(splitter) = &split.splitter {
             splitter.pre_tokenize(&mut words).expect("splitting fails only on patterns, which were compiled");
         }
         for (word, _, _) in words.get_splits(OffsetReferential::Original, OffsetType::None) {
             self.merges.encode(word, out);
         }
+    }
+}
+
+/// Whether normalizing leaves composed text as it is.
+fn composes(normalizer: &NormalizerWrapper) -> bool {
+    match normalizer {
+        NormalizerWrapper::NFC(_) => true,
+        NormalizerWrapper::Sequence(list) => list.as_ref().iter().all(composes),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+impl Bpe {
+    /// Nothing is split or known to be composed but by the crate.
+    pub fn leave_to_crate(&mut self) {
+        self.composes = false;
+        self.first.ours = None;
+        self.later.iter_mut().for_each(|later| later.ours = None);
     }
 }

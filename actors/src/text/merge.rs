@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::decoding::byte_alphabet;
 use super::words::Words;
 
 /// Parts up to which the best pair is looked for among all: a heap costs more.
@@ -47,6 +48,26 @@ pub(super) struct Merges {
     pub whole_words: bool,
 }
 
+/// The letters that stand for bytes.
+#[derive(Debug)]
+pub(super) struct Letters {
+    chars: [char; 256],
+    /// The tokens of the letters. Many vocabularies lack those of bytes that are hardly ever written.
+    ids: [Option<u32>; 256],
+}
+
+impl Letters {
+    pub fn new(words: &Words) -> Self {
+        let chars = byte_alphabet();
+        Self { chars, ids: chars.map(|letter| words.get(letter.encode_utf8(&mut [0; 4]))) }
+    }
+
+    /// A word as vocabularies write it.
+    fn spell(&self, word: &str) -> String {
+        word.bytes().map(|byte| self.chars[usize::from(byte)]).collect()
+    }
+}
+
 impl Merges {
     /// Appends the tokens of a word.
     pub fn encode(&self, word: &str, out: &mut Vec<u32>) {
@@ -57,6 +78,27 @@ impl Merges {
         }
         let start = out.len();
         self.characters(word, out);
+        self.join(start, out);
+    }
+
+    /// Appends the tokens of a word of which every byte is a letter.
+    pub fn encode_bytes(&self, word: &str, letters: &Letters, out: &mut Vec<u32>) {
+        if self.whole_words
+            && let Some(id) = self.words.get(&letters.spell(word))
+        {
+            return out.push(id);
+        }
+        let start = out.len();
+        out.extend(word.bytes().map_while(|byte| letters.ids[usize::from(byte)]));
+        if out.len() - start < word.len() {
+            out.truncate(start);
+            self.characters(&letters.spell(word), out);
+        }
+        self.join(start, out);
+    }
+
+    /// Joins the parts that begin at `start`.
+    fn join(&self, start: usize, out: &mut Vec<u32>) {
         if out.len() - start <= SHORT {
             let kept = self.join_few(&mut out[start..]);
             out.truncate(start + kept);
@@ -251,5 +293,23 @@ mod tests {
         merges.unk = None;
         merges.encode("x", &mut out);
         assert_eq!(out.len(), 5, "nothing stands for it");
+    }
+
+    /// Letters that have no token too, and words that are tokens themselves.
+    #[test]
+    fn words_in_bytes_become_what_they_become_when_written_in_letters() {
+        for whole_words in [false, true] {
+            let (mut merges, _) = models(&[(0, 1), (4, 2), (0, 0)], (true, whole_words));
+            (100..)
+                .zip(["Ġ", "Ġa", "Ã", "Ċ"])
+                .for_each(|(id, text)| merges.words.insert(text, id).expect("new"));
+            let letters = Letters::new(&merges.words);
+            for word in [" a", "abc", "aé", "x", "a\nx b", "éé", "", "\0"] {
+                let (mut out, mut expected) = (vec![77], vec![77]);
+                merges.encode_bytes(word, &letters, &mut out);
+                merges.encode(&letters.spell(word), &mut expected);
+                assert_eq!(out, expected, "{word:?}");
+            }
+        }
     }
 }

@@ -19,8 +19,8 @@ const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Style {
-    names: &'static [&'static str],
+pub(super) struct Style {
+    pub names: &'static [&'static str],
     /// Applied one after the other; none: the pattern of GPT-2.
     patterns: &'static [&'static str],
     /// Every digit is a word.
@@ -33,7 +33,7 @@ struct Style {
 
 const NONE: Style = Style { names: &[], patterns: &[], digits: false, composed: false, whole_words: false };
 
-const STYLES: &[Style] = &[
+pub(super) const STYLES: &[Style] = &[
     Style { names: &["default", "gpt-2", "mpt", "olmo", "phi-2"], ..NONE },
     Style { names: &["smollm", "starcoder", "refact", "codeshell"], digits: true, ..NONE },
     Style { names: &["llama-bpe", "llama3", "llama-v3"], patterns: &[LLAMA3], whole_words: true, ..NONE },

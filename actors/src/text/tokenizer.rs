@@ -221,3 +221,14 @@ impl Tokenizer {
         self.specials.clone()
     }
 }
+
+#[cfg(test)]
+impl Tokenizer {
+    /// The same, splitting by the crate alone.
+    pub(super) fn by_crate(mut self) -> Self {
+        if let Coder::Bpe(bpe) = &mut self.coder {
+            bpe.leave_to_crate();
+        }
+        self
+    }
+}
