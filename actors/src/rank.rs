@@ -35,8 +35,8 @@ pub struct Device {
     pub blocks: usize,
     /// State slots beside them.
     pub slots: usize,
-    /// Whether its memory is taken from the system at the start.
-    pub reserve: bool,
+    /// The most tokens of a step, where all memory is taken from the system at the start.
+    pub reserve: Option<usize>,
     /// Memory for what leaves it.
     pub buffers: Buffers,
 }
@@ -58,12 +58,25 @@ impl Rank {
     pub fn new(device: Device, done: ReplyOut<StepDone>, cost: StepCost) -> Self {
         let Device { model, backend, layout, blocks, slots, reserve, buffers } = device;
         // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
-        let mut kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
-        if reserve {
-            kv.reserve();
-        }
+        let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
-        Self { model, backend, kv, buffers, scratch, sampler, done, cost }
+        let mut rank = Self { model, backend, kv, buffers, scratch, sampler, done, cost };
+        if let Some(tokens) = reserve {
+            rank.reserve(tokens);
+        }
+        rank
+    }
+
+    /// Takes KV memory from the system, and by a step of so many tokens of no meaning what steps compute in. What that
+    /// writes is written over before anyone sees it.
+    fn reserve(&mut self, tokens: usize) {
+        self.kv.reserve();
+        let size = self.kv.layout().block_size;
+        let blocks: Vec<u32> = (0..tokens.div_ceil(size).min(self.kv.blocks()) as u32).collect();
+        let tokens = vec![0; tokens.min(blocks.len() * size)];
+        let row = Row { tokens: &tokens, blocks: &blocks, ..Row::default() };
+        // A model that wants more than tokens takes its memory later.
+        let _ = self.model.forward(&[row], &mut self.kv, &mut self.scratch, self.backend.as_mut());
     }
 
     /// Panics when bytes do not fit the layout or the model refuses the rows: group and rank would disagree from here

@@ -140,7 +140,7 @@ pub(crate) static ROOT: &[Key] = &[
         "reserve",
         Kind::Flag,
         Preset::Flag(false),
-        "Memory for keys, values and the host tier is taken from the system at the start, so that no request waits for it.",
+        "Memory for keys, values, what steps compute in, and the host tier is taken from the system at the start, so that no request waits for it.",
     ),
     key(
         "hosts",

@@ -341,7 +341,8 @@ impl Wiring<'_> {
             Driver::Sim(cost) => (1, cost),
         };
         let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
-        let (reserve, buffers) = (reserves(self.plan, self.driver), self.buffers.clone());
+        let chunk = group.settings.chunk_tokens as usize;
+        let (reserve, buffers) = (reserves(self.plan, self.driver).then_some(chunk), self.buffers.clone());
         self.graph.actor(seat, move || {
             let backend = Box::new(CpuBackend::new(threads, &[]));
             let (model, buffers) = (Arc::clone(&model), buffers.clone());
