@@ -3,7 +3,7 @@
 
     benches/soak.py MODEL [--binary target/release/millstream] [--streams 1000] [--minutes 10]
 
-Starts a server of its own on MODEL, with room for the crowd, and prints once a minute what failed, its memory and its
+Starts a server of its own on MODEL, with room for the crowd and all memory for keys and values taken at once, and prints once a minute what failed, its memory and its
 blocks. What must come out: none fails, memory is flat after the first minute, and at the end every block is back.
 Exits 1 when it is not so. As a measure beside it, one client alone asks before the crowd comes.
 """
@@ -21,6 +21,7 @@ import time
 
 TOPOLOGY = """model = "{model}"
 kv = "f16"
+reserve = true
 [actors.gateway]
 listen = "127.0.0.1:0"
 requests_max = {room}

@@ -223,6 +223,11 @@ fn a_chat_is_answered_once_or_line_by_line() {
     assert_eq!(code(&talk), 0);
     assert!(out(&talk).starts_with(out(&once).as_str()), "{:?} {:?}", out(&talk), out(&once));
     assert_ne!(code(&run(&["chat", "--model", "no/such", "hi"])), 0);
+    for (more, problem) in [(&[" "][..], "the prompt is empty"), (&["--image", "a.png", "hi"], "has no eyes")]
+    {
+        let said = run(&[&args[..], more].concat());
+        assert!(code(&said) != 0 && err(&said).contains(problem), "{}", err(&said));
+    }
 }
 
 #[test]

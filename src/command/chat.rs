@@ -67,6 +67,8 @@ impl Partner {
 
 /// `chat`.
 pub(super) async fn chat(args: ChatArgs) -> anyhow::Result<Done> {
+    let empty = args.prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty());
+    anyhow::ensure!(!empty || !args.images.is_empty(), "there is nothing to answer: the prompt is empty");
     let partner = Partner::find(&args).await?;
     let images = args.images.iter().map(|file| image(file)).collect::<anyhow::Result<_>>();
     let images = match images {

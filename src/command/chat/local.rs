@@ -28,6 +28,11 @@ impl Local {
             (None, None) => source::laptop(builtin::NAME)?,
         };
         let resources = source.load()?;
+        let blind = resources.model.vision().is_none();
+        anyhow::ensure!(
+            args.images.is_empty() || !blind,
+            "--image: this model has no eyes: it reads text only"
+        );
         Ok(Self { mill: Mill::start(&source.plan, &resources, REPLIES_MAX).await? })
     }
 
