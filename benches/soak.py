@@ -3,9 +3,10 @@
 
     benches/soak.py MODEL [--binary target/release/millstream] [--streams 1000] [--minutes 10]
 
-Starts a server of its own on MODEL, with room for the crowd and all memory for keys and values taken at once, and prints once a minute what failed, its memory and its
-blocks. What must come out: none fails, memory is flat after the first minute, and at the end every block is back.
-Exits 1 when it is not so. As a measure beside it, one client alone asks before the crowd comes.
+Starts a server of its own on MODEL, with room for the crowd and all memory for keys and values taken at once, and
+prints once a minute what failed, its memory and its blocks. What must come out: none fails, memory is flat after the
+first minute, and at the end every block is back. Exits 1 when it is not so. As a measure beside it, one client alone
+asks before the crowd comes.
 """
 
 import argparse

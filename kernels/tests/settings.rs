@@ -131,7 +131,7 @@ fn damaged_texts_are_refused_with_their_file() {
     }
     load(place.path()).unwrap();
     let refused = |name: &str| {
-        let error = load(place.path()).err().expect("a damaged text was loaded").to_string();
+        let error = load(place.path()).expect_err("a damaged text was loaded").to_string();
         assert!(error.contains(name), "no {name} in: {error}");
     };
     for (name, bytes) in [

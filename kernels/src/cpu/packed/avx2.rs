@@ -1,5 +1,5 @@
 //! Panels with AVX2: eight outputs in a vector, up to four rows of activations at once. Products of bytes are summed in
-//! pairs of 16 bits first, which codes of up to six bits cannot overflow; codes of eight bits are made signed.
+//! 16 bits first, as many as codes of so few bits cannot overflow; codes of eight bits are made signed.
 #![expect(unsafe_code, reason = "the innermost loops read through pointers")]
 
 use std::arch::x86_64::*;
@@ -10,6 +10,9 @@ use crate::cpu::lanes::{LANES, unrolled};
 use crate::packed::form::{FP4_CODES, Form, Known, Scales};
 use crate::packed::input::{self, Side};
 use crate::packed::{PANEL, VECTOR};
+
+/// How far ahead weights are fetched, in bytes.
+const AHEAD: usize = 8192;
 
 /// [`input::quantise`], compiled for AVX2.
 #[target_feature(enable = "avx2")]
@@ -22,40 +25,42 @@ pub(super) fn quantise(x: &[f32], cols: usize, tile: &mut [u32]) {
 /// # Safety
 /// The machine has AVX2, FMA and F16C; no other thread writes these columns.
 pub(super) unsafe fn panels<F: Known>(panels: &Panels<'_>) {
-    let rows = panels.target.tile.rows;
-    for first in (0..rows).step_by(4) {
-        // SAFETY: the caller's promises; the rows are of the tile.
-        unsafe {
-            match rows - first {
-                1 => run::<F, 1>(panels, first),
-                2 => run::<F, 2>(panels, first),
-                _ => run::<F, 4>(panels, first),
+    let Panels { range, target, .. } = panels;
+    // All rows take a panel before the next one is fetched.
+    for col in (range.start..range.end).step_by(LANES) {
+        for first in (0..target.tile.rows).step_by(4) {
+            // SAFETY: the caller's promises; the rows are of the tile.
+            unsafe {
+                match target.tile.rows - first {
+                    1 => run::<F, 1>(panels, col, first),
+                    2 => run::<F, 2>(panels, col, first),
+                    _ => run::<F, 4>(panels, col, first),
+                }
             }
         }
     }
 }
 
-/// All panels with `M` rows of the tile, from `first` on.
+/// Eight outputs from `col` on, with `M` rows of the tile from `first` on.
 ///
 /// # Safety
 /// As for [`panels`].
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, first: usize) {
-    let Panels { weight, range, target, .. } = panels;
+unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, col: usize, first: usize) {
+    let Panels { weight, target, .. } = panels;
     let tile = target.tile;
     assert!(tile.words.len() == input::WORDS * weight.groups * tile.rows && first + M <= tile.rows);
-    for col in (range.start..range.end).step_by(LANES) {
-        let (panel, upper) = (weight.panel(col / PANEL), col % PANEL != 0);
-        // SAFETY: a panel and a tile of so many groups; the caller's promise for the columns.
-        unsafe {
-            let rows = Rows { tile: tile.words.as_ptr(), of: tile.rows, first, groups: weight.groups };
-            let sums = half_panel::<F, M>(panel, usize::from(upper), rows);
-            unrolled!(m < M, {
-                let mut products = [0.0_f32; LANES];
-                _mm256_storeu_ps(products.as_mut_ptr(), sums[m]);
-                target.store(first + m, col, &products);
-            });
-        }
+    let (panel, upper) = (weight.panel(col / PANEL), !col.is_multiple_of(PANEL));
+    // SAFETY: a panel and a tile of so many groups; the caller's promise for the columns.
+    unsafe {
+        let rows = Rows { tile: tile.words.as_ptr(), of: tile.rows, first, groups: weight.groups };
+        let sums = half_panel::<F, M>(panel, usize::from(upper), rows);
+        unrolled!(m < M, {
+            let mut products = [0.0_f32; LANES];
+            _mm256_storeu_ps(products.as_mut_ptr(), sums[m]);
+            target.store(first + m, col, &products);
+        });
     }
 }
 
@@ -71,16 +76,29 @@ unsafe fn half_panel<F: Known, const M: usize>(panel: &[u8], upper: usize, rows:
     let mut sums = [_mm256_setzero_ps(); M];
     for g in 0..rows.groups {
         let codes = codes.wrapping_add(g * form.group_bytes());
-        // SAFETY: group `g` of a panel and of a tile, the caller's promise.
+        // SAFETY: group `g` of a panel and of a tile, the caller's promise. Prefetches may point anywhere.
         unsafe {
+            if upper == 0 && rows.first == 0 {
+                unrolled!(v < 8, {
+                    if v < form.bits + form.planes {
+                        _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(AHEAD + v * VECTOR).cast());
+                    }
+                });
+            }
             let mut halves = [[_mm256_setzero_si256(); M]; 2];
-            unrolled!(pair < 4, {
-                let (a, b) = (quad(form, codes, 2 * pair, upper), quad(form, codes, 2 * pair + 1, upper));
-                let half = if form.fine { pair / 2 } else { 0 };
+            let mut pairs = [_mm256_setzero_si256(); M];
+            unrolled!(j < 8, {
+                let code = quad(form, codes, j, upper);
+                let (half, fit) = (if form.fine { j / 4 } else { 0 }, const { fit(F::FORM) });
                 unrolled!(m < M, {
-                    let x = |j: usize| _mm256_set1_epi32((*rows.quad(g, j).add(m)).cast_signed());
-                    let (x, y) = (x(2 * pair), x(2 * pair + 1));
-                    halves[half][m] = _mm256_add_epi32(halves[half][m], products(form, (a, x), (b, y)));
+                    let x = _mm256_set1_epi32((*rows.quad(g, j).add(m)).cast_signed());
+                    let product = product(form, code, x);
+                    pairs[m] =
+                        if j.is_multiple_of(fit) { product } else { _mm256_add_epi16(pairs[m], product) };
+                    if (j + 1).is_multiple_of(fit) {
+                        let wide = _mm256_madd_epi16(pairs[m], _mm256_set1_epi16(1));
+                        halves[half][m] = _mm256_add_epi32(halves[half][m], wide);
+                    }
                 });
             });
             let (scales, mins) = scales(form, panel.as_ptr(), g, upper);
@@ -113,19 +131,30 @@ unsafe fn half_panel<F: Known, const M: usize>(panel: &[u8], upper: usize, rows:
     sums
 }
 
-/// Sums of the products of two quads with their activations.
+/// So many quads whose products fit into 16 bits together; a scale covers a multiple of that.
+const fn fit(form: Form) -> usize {
+    let most = match (form.scales, form.bits + form.planes) {
+        (_, 8) => 128,
+        (Scales::Power, _) => 24,
+        (_, bits) => (1 << bits) - 1,
+    };
+    let scaled = if form.fine { 4 } else { 8 };
+    let mut fit = scaled;
+    while fit > 1 && fit * 2 * 127 * most > i16::MAX as usize {
+        fit /= 2;
+    }
+    fit
+}
+
+/// Products of a quad with its activations, summed in pairs.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn products(form: Form, (a, x): (__m256i, __m256i), (b, y): (__m256i, __m256i)) -> __m256i {
-    let ones = _mm256_set1_epi16(1);
+fn product(form: Form, code: __m256i, x: __m256i) -> __m256i {
     if form.bits == 8 {
         // The unsigned factor must not exceed 128: it is the code without its sign, which the activation takes.
-        let pairs = |w: __m256i, x: __m256i| _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-        let wide = |pairs: __m256i| _mm256_madd_epi16(pairs, ones);
-        return _mm256_add_epi32(wide(pairs(a, x)), wide(pairs(b, y)));
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
     }
-    let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(b, y));
-    _mm256_madd_epi16(pairs, ones)
+    _mm256_maddubs_epi16(code, x)
 }
 
 /// Codes of quad `j` of eight rows, a byte each; signed if they have eight bits.
