@@ -19,8 +19,10 @@ use crate::sequence::{Phase, Sequence};
 use crate::snapshot::Promise;
 use crate::store::Payload;
 
-/// Blocks in one pull.
+/// Blocks in one pull, and more of small ones: up to so many that have no more than these bytes together.
 const PULL: usize = 32;
+const PULL_MAX: usize = 256;
+const PULL_BYTES: usize = 4 << 20;
 /// Blocks that may wait to be read for the store.
 const KEEPS_MAX: usize = 512;
 /// Blocks that one step reads for the store.
@@ -37,6 +39,13 @@ pub struct StoreBounds {
     pub keeps: bool,
     /// It keeps snapshots; of a state so many bytes, 0 where the model keeps none.
     pub snapshots: Option<usize>,
+}
+
+impl StoreBounds {
+    /// Blocks in one pull.
+    fn pull(&self) -> usize {
+        (PULL_BYTES / self.block_bytes.max(1)).clamp(PULL, PULL_MAX)
+    }
 }
 
 /// What the prefix store has of a sequence.
@@ -161,6 +170,7 @@ impl Scheduler {
     }
 
     fn ask(&mut self, arrival: u64) -> Option<CacheAsk> {
+        let pull = self.bounds.store?.pull();
         let sequence = &self.sequences[&arrival];
         let (id, keeping) = (sequence.id(), sequence.request.keeping);
         if matches!(sequence.stored, Stored::Unknown | Stored::Unasked) && self.awaits_store(arrival) {
@@ -183,7 +193,7 @@ impl Scheduler {
         }
         let fetching = sequence.fetching.as_mut().filter(|fetching| !fetching.asked)?;
         fetching.asked = true;
-        let (first, end) = (fetching.here, fetching.end.min(fetching.here + PULL));
+        let (first, end) = (fetching.here, fetching.end.min(fetching.here + pull));
         Some(CacheAsk::Fetch(id, first, sequence.hashes[first..end].to_vec()))
     }
 
@@ -213,10 +223,12 @@ impl Scheduler {
     /// Bytes of blocks of an arriving sequence, from block `first` on. It lands when these were the last, or are fewer
     /// than were asked for.
     pub fn fetched(&mut self, id: SequenceId, first: usize, data: Vec<Payload>) {
-        let Some(bytes) = self.bounds.store.map(|store| store.block_bytes) else { return };
+        let Some((bytes, pull)) = self.bounds.store.map(|store| (store.block_bytes, store.pull())) else {
+            return;
+        };
         let Some((&arrival, sequence)) = self.find(id) else { return };
         let Some(mut fetching) = sequence.fetching.filter(|f| f.asked && f.here == first) else { return };
-        let asked = (fetching.end - first).min(PULL);
+        let asked = (fetching.end - first).min(pull);
         let whole = data.iter().take(asked).take_while(|data| data.len() == bytes).count();
         let places: Vec<BlockId> = sequence.blocks[first..first + whole].to_vec();
         let imports = places.into_iter().zip(data);
