@@ -157,7 +157,7 @@ fn chains(folder: &Path) {
     let wanted: Vec<BlockHash> = (0..1_024).map(|depth| name(1, depth)).collect();
     let mut memory = vec![1; wanted.len() * BLOCK];
     let buffers = Buffers::new(BLOCK, (wanted.len() * BLOCK) as u64);
-    buffers.reserve();
+    buffers.reserve(0).expect("it is there");
     for round in 0..8 {
         let cold = round < 4;
         let forget = || {

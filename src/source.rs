@@ -185,7 +185,8 @@ fn is_repository(name: &str) -> bool {
 
 /// What defaults depend on.
 fn host() -> HostFacts {
-    HostFacts { cores: std::thread::available_parallelism().map_or(1, usize::from) }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    HostFacts { cores, buckets: cfg!(feature = "cloud") }
 }
 
 /// Reads a file that must be text and no longer than a topology may be.

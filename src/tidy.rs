@@ -234,8 +234,11 @@ fn every_topology_file_parses() {
     let mut complaints = Vec::new();
     for path in files {
         let text = std::fs::read_to_string(root.join(&path)).expect("a listed file can be read");
-        complaints
-            .extend(check(&text, &path, &HostFacts { cores: 8 }).err().map(|problems| problems.to_string()));
+        complaints.extend(
+            check(&text, &path, &HostFacts { cores: 8, buckets: true })
+                .err()
+                .map(|problems| problems.to_string()),
+        );
     }
     expect_none(&complaints);
 }

@@ -111,6 +111,37 @@ fn objects(folder: &Path, kind: &str) -> Vec<PathBuf> {
 }
 
 /// The same with many more rounds: `benches/crash.py`.
+/// What `serve` says to these lines in the file's `cache`, and at its head, when it does not start.
+fn refused(folder: &Path, head: &str, cache: &str) -> String {
+    let file = folder.join("refused.toml");
+    let (model, actor) = (checkpoint().display().to_string(), "threads = 1\nmemory = \"8MiB\"");
+    let text = format!(
+        "model = {model:?}\n{head}\n[actors.gateway]\nlisten = \"127.0.0.1:0\"\n[actors.prefill]\n{actor}\n\
+         [actors.decode]\n{actor}\n[cache]\n{cache}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_millstream")).arg("serve").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{cache}: {said}");
+    said
+}
+
+#[test]
+fn what_cannot_hold_blocks_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "x").unwrap();
+    std::os::unix::fs::symlink("nothing", folder.path().join("link")).unwrap();
+    // Nobody can write there, whoever asks.
+    for taken in ["file", "link", "/dev/null", "/proc"] {
+        let said = refused(folder.path(), "", &format!("tiers = [{{ disk = {taken:?} }}]"));
+        assert!(said.contains("cache.tiers, disk") && said.contains(taken), "{said}");
+    }
+    let said = refused(folder.path(), "", "tiers = [{ host = \"1B\" }, { disk = \"kv\" }]");
+    assert!(said.contains("one block of this model takes"), "{said}");
+    let said = refused(folder.path(), "", "tiers = [{ disk = \"kv\" }, { shared = \"file:///kv\" }]");
+    assert!(said.contains("two tiers that last (at 12:"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_process_leaves_a_store_that_is_whole() {
     let folder = TempDir::new().unwrap();

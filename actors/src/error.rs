@@ -1,5 +1,6 @@
 //! What can go wrong before a graph runs.
 
+use std::collections::TryReserveError;
 use std::path::PathBuf;
 
 /// Errors of this crate; each names what was attempted.
@@ -61,6 +62,25 @@ pub enum Error {
         /// How much was wanted for what.
         #[source]
         source: Box<millstream_kernels::Error>,
+    },
+    /// Host memory for blocks does not hold a single one, so that nothing could be brought up into it.
+    #[error("cache.tiers: host is {given} bytes, and one block of this model takes {needed}: give it more")]
+    Host {
+        /// Bytes in the plan.
+        given: u64,
+        /// Bytes of a block.
+        needed: u64,
+    },
+    /// The system does not give as much memory as is to be reserved for the host tier beside the groups.
+    #[error(
+        "cache.tiers: the system does not give the {wanted} bytes that reserve = true wants for host, beside the memory of groups: make it less"
+    )]
+    HostNotGranted {
+        /// Bytes in the plan.
+        wanted: u64,
+        /// What the system says.
+        #[source]
+        source: TryReserveError,
     },
     /// The plan has an encode actor, and nothing to look with.
     #[error("actors.{0} looks at images, and this model has no eyes: leave it out")]

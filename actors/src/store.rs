@@ -21,8 +21,8 @@
 //! changed, and each may vanish at any time. Where two packs have the same block, the newer one counts, which is the
 //! same one for all.
 //!
-//! A hit refreshes a block and all before it, so no block expires later than its parent, and what goes first is the end
-//! of a chain.
+//! A hit refreshes a block and all before it, and a new block expires no later than the one that it continues, so what
+//! goes first is the end of a chain.
 //!
 //! [`Blob`]: millstream_runtime::blob::Blob
 

@@ -42,6 +42,15 @@ pub trait Blob: Send + Sync {
     /// All objects whose names begin with `prefix` (which may end inside a part of a name, and may be empty), by name.
     fn list(&self, prefix: &str) -> Result<Vec<Listed>, BlobError>;
 
+    /// The first parts of all names that have several, by name, and maybe of some that are gone.
+    fn folders(&self) -> Result<Vec<String>, BlobError> {
+        let objects = self.list("")?;
+        let folders = objects.iter().filter_map(|object| object.name.split_once('/'));
+        let mut folders: Vec<String> = folders.map(|(folder, _)| folder.to_owned()).collect();
+        folders.dedup();
+        Ok(folders)
+    }
+
     /// Removes an object. That there is none is no error.
     fn delete(&self, name: &str) -> Result<(), BlobError>;
 }
@@ -87,7 +96,7 @@ pub enum Doing {
     Put,
     /// [`Blob::read`]
     Read,
-    /// [`Blob::list`]
+    /// [`Blob::list`] and [`Blob::folders`]
     List,
     /// [`Blob::delete`]
     Delete,

@@ -1,6 +1,7 @@
 //! Every store keeps the promises of the byte store seam, also while it is full, broken, shared, or its writer is killed.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -78,9 +79,9 @@ fn a_folder_sweeps_what_the_dead_left_and_nothing_else() {
     let writer = fs::File::create(&alive).expect("a draft");
     writer.lock().expect("its writer lives");
     let reopened = Folder::open(&root).expect("it is there");
-    assert!(!dead.exists() && alive.exists());
     let names: Vec<_> =
         reopened.list("").expect("it can be listed").into_iter().map(|found| found.name).collect();
+    assert!(!dead.exists() && alive.exists());
     assert_eq!(names, ["packs/a"], "drafts are not listed");
 }
 
@@ -93,6 +94,45 @@ fn a_folder_says_what_is_in_its_way() {
     assert!(leftovers(&root).is_empty(), "a put that fails leaves no draft");
     let error = Folder::open("/dev/null/x").expect_err("no folder can be there").to_string();
     assert!(error.contains("/dev/null/x"), "{error}");
+}
+
+#[test]
+fn a_folder_is_no_file_and_no_link_to_nothing() {
+    let (place, _) = folder();
+    let (file, link) = (place.path().join("file"), place.path().join("link"));
+    fs::write(&file, b"x").expect("a file");
+    symlink(place.path().join("nothing"), &link).expect("a link");
+    for taken in [&file, &link, Path::new("/dev/null")] {
+        let error = Folder::open(taken).expect_err("something else is there").to_string();
+        assert!(error.contains(&*taken.to_string_lossy()), "{error}");
+    }
+}
+
+#[test]
+fn what_others_keep_in_a_folder_is_passed_over() {
+    let (place, store) = folder();
+    let root = place.path().join("made/for/it");
+    store.put("packs/a", &[b"ours"]).expect("it can be put");
+    for folder in ["lost+found", ".snapshots", "packs/their own"] {
+        fs::create_dir(root.join(folder)).expect("a folder");
+        fs::write(root.join(folder).join("b"), b"theirs").expect("a file");
+    }
+    let denied = root.join("packs/denied");
+    fs::create_dir(&denied).expect("a folder");
+    fs::set_permissions(&denied, fs::Permissions::from_mode(0o0)).expect("it is ours");
+    // A link that leads round, one that leads away, one to an object, and what waits for ever when it is opened.
+    for (from, to) in [("packs/loop", "."), ("usr", "/usr"), ("packs/link", "a")] {
+        symlink(to, root.join(from)).expect("a link");
+    }
+    let pipe = Command::new("mkfifo").arg(root.join("packs/pipe")).status().expect("mkfifo is there");
+    assert!(pipe.success());
+    let names = |prefix: &str| -> Vec<String> {
+        store.list(prefix).expect("it can be listed").into_iter().map(|object| object.name).collect()
+    };
+    assert_eq!((names(""), names("packs/")), (vec!["packs/a".to_owned()], vec!["packs/a".to_owned()]));
+    assert_eq!(store.folders(), Ok(vec!["packs".to_owned()]));
+    fs::set_permissions(&denied, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    Folder::open("/").expect("it is there").folders().expect("it is not walked through");
 }
 
 fn leftovers(root: &Path) -> Vec<String> {

@@ -19,7 +19,7 @@ pub enum CacheCommand {
     Stat(CacheLookArgs),
     /// Read all of it and compare with its checksums; exit code 1 where something is damaged
     Verify(CacheLookArgs),
-    /// Let go of what has expired, and of what is beyond the budgets of the topology, now
+    /// Let go of what has expired, of what is beyond the budgets of the topology, and of what is damaged, now
     Gc(CacheGcArgs),
     /// Show chains of blocks, the newest first
     List(CacheListArgs),
@@ -67,6 +67,9 @@ pub struct CacheGcArgs {
     /// Let go of what was not used for so long, such as 12h, whatever its class
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub ttl: Option<Duration>,
+    /// Do not read all of it to find damaged blocks, which go too
+    #[arg(long)]
+    pub quick: bool,
     /// Only say what would go
     #[arg(long)]
     pub dry_run: bool,

@@ -146,8 +146,8 @@ mod tests {
             "model = \"m\"\n[actors.gateway]\n[actors.prefill]\n[actors.decode]\n[cache.retention]\n{cache}\n\
              [cache.tenants.acme]\nkey = \"sha256:{SESAME}\"\nretention = \"agent\"\n"
         );
-        let plan =
-            check(&text, "test.toml", &HostFacts { cores: 1 }).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let plan = check(&text, "test.toml", &HostFacts { cores: 1, buckets: true })
+            .unwrap_or_else(|wrong| panic!("{wrong}"));
         Keepings::new(&plan.cache)
     }
 

@@ -1,7 +1,7 @@
 //! The rules a file must keep as a whole. One rule is one function; each adds its problems to the findings and leaves
 //! the others their turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::error::Findings;
@@ -11,7 +11,7 @@ use crate::section::Section;
 use crate::spec::Spec;
 use crate::suggest::quote;
 
-mod cache;
+pub(crate) mod cache;
 
 /// Ranks that one processor carries at most, all groups of an actor together.
 const CPU_RANKS_MAX: u64 = 64;
@@ -226,8 +226,15 @@ fn addresses_differ(draft: &Draft, findings: &mut Findings) {
 fn tiers_are_whole(spec: &Spec, findings: &mut Findings) {
     const KINDS: [&str; 4] = ["device", "host", "disk", "shared"];
     let Some(cache) = spec.root.section("cache") else { return };
+    let mut kinds = BTreeSet::new();
     for tier in cache.sections("tiers") {
         let said: Vec<&str> = KINDS.into_iter().filter(|kind| tier.has(kind)).collect();
+        if let [kind] = said[..]
+            && !kinds.insert(kind)
+        {
+            let message = format!("a second tier of the kind {kind}");
+            findings.add(&key_span(tier, kind), message, "there is at most one of each kind: leave one out");
+        }
         match said[..] {
             [] => {
                 let help = "write one of device, host, disk and shared";

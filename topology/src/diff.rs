@@ -55,7 +55,7 @@ impl fmt::Display for Change {
 /// ```
 /// use millstream_topology::{HostFacts, check, diff, laptop};
 ///
-/// let host = HostFacts { cores: 8 };
+/// let host = HostFacts { cores: 8, buckets: true };
 /// let a = check(&laptop("builtin"), "a.toml", &host).expect("a good file");
 /// let b = laptop("builtin").replace("[actors.prefill]", "[actors.prefill]\nchunk_tokens = 512");
 /// let b = check(&b, "b.toml", &host).expect("a good file");

@@ -11,10 +11,10 @@ use crate::plan::{ActorPlan, Cache, Devices, Host, Plan, Retention, Scalar, quot
 /// ```
 /// use millstream_topology::{HostFacts, check, expand, laptop};
 ///
-/// let plan = check(&laptop("builtin"), "laptop.toml", &HostFacts { cores: 8 }).expect("a good file");
+/// let plan = check(&laptop("builtin"), "laptop.toml", &HostFacts { cores: 8, buckets: true }).expect("a good file");
 /// let text = expand(&plan);
 /// assert!(text.contains("chunk_tokens = 256"));
-/// let again = check(&text, "expanded.toml", &HostFacts { cores: 2 }).expect("what is written is good");
+/// let again = check(&text, "expanded.toml", &HostFacts { cores: 2, buckets: true }).expect("what is written is good");
 /// assert_eq!(again.id, plan.id);
 /// ```
 pub fn expand(plan: &Plan) -> String {

@@ -26,11 +26,13 @@ use crate::suggest::quote;
 const WAITING_LEAST: usize = 512;
 const DAY: Duration = Duration::from_hours(24);
 
-/// What the machine has, as far as defaults depend on it. Passed in: this crate looks at no machine.
+/// What the machine and this build have, as far as a plan depends on it. Passed in: this crate looks at no machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HostFacts {
     /// Cores of each host.
     pub cores: usize,
+    /// Whether stores at other URLs than `file://` can be opened.
+    pub buckets: bool,
 }
 
 /// Reads and resolves a file; `file` is its name in messages.
@@ -42,7 +44,7 @@ pub struct HostFacts {
 /// ```
 /// use millstream_topology::{HostFacts, check, laptop};
 ///
-/// let host = HostFacts { cores: 8 };
+/// let host = HostFacts { cores: 8, buckets: true };
 /// let plan = check(&laptop("builtin"), "laptop.toml", &host).expect("a good file");
 /// assert!(plan.joined());
 ///
@@ -122,6 +124,7 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
     crate::check::rules(spec, &draft, findings);
     let mut later = spec.later.clone();
     later.extend(not_built(spec, &draft));
+    later.extend(crate::check::cache::not_built(spec, facts.buckets));
     let wires = lanes::wires(spec, &draft, findings, &mut later);
     let mut plan = Plan {
         id: PlanId(0),

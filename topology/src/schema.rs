@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_written_out_is_what_is_read() {
-        let host = crate::HostFacts { cores: 4 };
+        let host = crate::HostFacts { cores: 4, buckets: true };
         let plan = crate::check(&crate::laptop("builtin"), "laptop.toml", &host).unwrap();
         for actor in &plan.actors {
             let written = crate::diff::settings(&actor.settings);

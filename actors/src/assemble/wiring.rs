@@ -59,7 +59,7 @@ pub(super) fn wire(
     driver: Driver,
     (groups, encoders): (Vec<GroupPlan>, Vec<EncodePlan>),
 ) -> Result<Assembly, Error> {
-    let buffers = buffers(plan, &groups, driver);
+    let buffers = buffers(plan, &groups, driver)?;
     let vocabulary = resources.store.as_ref().map(|_| resources.tokenizer.digest());
     let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new(), buffers, vocabulary };
     let seats = Seats::new(&mut wiring, &groups, &encoders)?;
@@ -118,14 +118,19 @@ fn reserves(plan: &Plan, driver: Driver) -> bool {
 }
 
 /// Memory for blocks between groups, host memory, and disks.
-fn buffers(plan: &Plan, groups: &[GroupPlan], driver: Driver) -> Buffers {
+fn buffers(plan: &Plan, groups: &[GroupPlan], driver: Driver) -> Result<Buffers, Error> {
     let block = groups.first().map_or(0, |group| group.layout.bytes_per_block());
-    let stored = cache_name(plan).is_some();
-    let buffers = Buffers::new(block, if stored { host_bytes(plan) } else { BETWEEN_BYTES });
-    if stored && reserves(plan, driver) {
-        buffers.reserve();
+    let host = host_bytes(plan);
+    if plan.cache.keeps_blocks() && host < block as u64 {
+        return Err(Error::Host { given: host, needed: block as u64 });
     }
-    buffers
+    let stored = cache_name(plan).is_some();
+    let buffers = Buffers::new(block, if stored { host } else { BETWEEN_BYTES });
+    if stored && reserves(plan, driver) {
+        let beside = groups.iter().map(|group| group.blocks * group.layout.bytes_per_block()).sum();
+        buffers.reserve(beside).map_err(|source| Error::HostNotGranted { wanted: host, source })?;
+    }
+    Ok(buffers)
 }
 
 /// What a group is made of, each time its unit is started.

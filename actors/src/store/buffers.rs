@@ -1,6 +1,7 @@
 //! Memory for the bytes of blocks, used again and again. What a system has to give anew it clears page by page, which takes
 //! longer than reading a block from a disk's cache does.
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -37,15 +38,27 @@ impl Buffers {
         Self(Some(Arc::new(Free { size, most, pieces: Mutex::default() })))
     }
 
-    /// Takes all that may be kept from the system now.
-    pub fn reserve(&self) {
-        let Some(free) = &self.0 else { return };
+    /// Takes all that may be kept from the system now; nothing of small pieces.
+    ///
+    /// # Errors
+    /// The system does not give as much, with `beside` bytes for others.
+    pub fn reserve(&self, beside: usize) -> Result<(), TryReserveError> {
+        let Some(free) = &self.0 else { return Ok(()) };
         let missing = free.most.saturating_sub(free.pieces().len());
+        // It is asked for in one piece first: of many small ones a system may promise more than it has.
+        let all = missing.saturating_mul(free.size).saturating_add(beside);
+        let mut whole = Vec::<u8>::new();
+        whole.try_reserve_exact(all)?;
+        drop(std::hint::black_box(whole));
         for _ in 0..missing {
-            let mut piece = vec![0; free.size].into_boxed_slice();
+            let mut piece = Vec::new();
+            piece.try_reserve_exact(free.size)?;
+            piece.resize(free.size, 0);
+            let mut piece = piece.into_boxed_slice();
             millstream_kernels::write_each(&mut piece);
             free.put(piece);
         }
+        Ok(())
     }
 
     /// `size` bytes, whatever is in them.
@@ -133,11 +146,14 @@ mod tests {
     fn what_is_reserved_is_all_that_may_be_kept() {
         let buffers = Buffers::new(LARGE, 3 * LARGE as u64);
         let held = buffers.take(LARGE);
-        buffers.reserve();
+        buffers.reserve(0).expect("it is little");
         drop(held);
         assert_eq!(buffers.free(), 3);
         let small = Buffers::new(100, 1 << 20);
-        small.reserve();
+        small.reserve(0).expect("it is nothing");
         assert_eq!((small.free(), small.take(100).len()), (0, 100));
+        let endless = Buffers::new(1 << 20, 1 << 62);
+        assert!(endless.reserve(0).is_err() && endless.free() == 0, "more than there is");
+        assert!(Buffers::new(LARGE, LARGE as u64).reserve(1 << 62).is_err(), "with what others take");
     }
 }

@@ -115,7 +115,7 @@ impl Compaction {
             let (tenant, class) = (index.tenant_of(entry), entry.class);
             let (parent, depth, tokens) = (record.parent, record.depth, record.tokens);
             let block = NewBlock { hash: record.hash, parent, depth, tokens, class, tenant, bytes };
-            self.items.push(Item { block, crc: record.crc, stored: record.stored, expires: entry.expires });
+            self.items.push(Item { block, crc: record.crc, stored: record.stored, last: entry.last });
         }
         gathered.damaged = Some(damaged);
         Some(gathered)

@@ -1,13 +1,13 @@
 //! Which block is in which pack, when it expires, and how many bytes each class and tenant has. It is made of footers.
 //!
-//! A block takes 48 bytes in its pack's list, and 29 to 58 in the table that finds it by its name, whose size doubles.
+//! A block takes 52 bytes in its pack's list, and 29 to 58 in the table that finds it by its name, whose size doubles.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::options::{ClassId, Stamp, Tenant, TierOptions};
-use super::pack::{Footer, HEADER_BYTES, PackName};
+use super::options::{ClassId, Stamp, Tenant, TierOptions, Use};
+use super::pack::{BlockRecord, Footer, HEADER_BYTES, PackName};
 use crate::kv::BlockHash;
 
 /// Where a block is.
@@ -50,14 +50,14 @@ pub(super) struct Entry {
     pub(super) bytes: u32,
     pub(super) crc: u32,
     pub(super) stored: Stamp,
-    pub(super) expires: Stamp,
+    pub(super) last: Use,
     /// Blocks before it in its chain.
     pub(super) depth: u32,
     tenant: u32,
     pub(super) class: ClassId,
     pub(super) state: State,
     pub(super) pinned: bool,
-    /// Whether `expires` is later than the pack says.
+    /// Whether `last` is later than the pack says.
     pub(super) touched: bool,
 }
 
@@ -69,7 +69,7 @@ impl Entry {
 
     /// What goes first is least: what expires first, and of a chain its end.
     pub(super) fn rank(&self) -> Rank {
-        Rank { pinned: self.pinned, expires: self.expires, depth: Reverse(self.depth) }
+        Rank { pinned: self.pinned, expires: self.last.expires, depth: Reverse(self.depth) }
     }
 }
 
@@ -124,13 +124,17 @@ impl Index {
         }
         let tenants: Vec<u32> = footer.tenants.iter().map(|tenant| self.tenant_number(*tenant)).collect();
         let classes: Vec<ClassId> = footer.classes.iter().map(|name| options.class_named(name)).collect();
+        let last = |block: &BlockRecord| {
+            let guess = options.guess(classes[usize::from(block.class)], block.stored, block.expires);
+            Use { used: block.used.unwrap_or(guess.used), expires: block.expires }
+        };
         let entries = footer.blocks.iter().map(|block| Entry {
             hash: block.hash,
             start: block.start,
             bytes: block.bytes,
             crc: block.crc,
             stored: block.stored,
-            expires: block.expires,
+            last: last(block),
             depth: block.depth,
             tenant: tenants[usize::from(block.tenant)],
             class: classes[usize::from(block.class)],
@@ -165,8 +169,9 @@ impl Index {
             let old = *self.entry(twin);
             self.set_state(twin, State::Gone);
             let entry = self.entry_mut(place);
-            entry.touched = old.expires > entry.expires;
-            entry.expires = entry.expires.max(old.expires);
+            let last = entry.last.and(old.last);
+            entry.touched = last != entry.last;
+            entry.last = last;
             self.pin(place, old.pinned);
         }
         self.places.insert(hash, place);
@@ -224,15 +229,17 @@ impl Index {
         }
     }
 
-    /// A block was hit, and expires at `expires` unless it does so later anyway.
-    pub(super) fn touch(&mut self, place: Place, expires: Stamp) {
+    /// A block was hit, unless it is known to have been later. Says whether this is news.
+    pub(super) fn touch(&mut self, place: Place, hit: Use) -> bool {
         let entry = self.entry_mut(place);
-        if expires > entry.expires {
-            (entry.expires, entry.touched) = (expires, true);
-        }
+        let last = entry.last.and(hit);
+        let news = last != entry.last;
+        entry.last = last;
+        entry.touched |= news;
         if entry.state == State::GivenUp {
             self.set_state(place, State::Kept);
         }
+        news
     }
 
     pub(super) fn pin(&mut self, place: Place, pinned: bool) {
@@ -254,6 +261,11 @@ impl Index {
     /// Whether anybody has a block of this name.
     pub(super) fn knows(&self, hash: &BlockHash) -> bool {
         self.places.contains_key(hash)
+    }
+
+    /// When the block of this name expires, whoever may see it.
+    pub(super) fn expires(&self, hash: &BlockHash) -> Option<Stamp> {
+        self.places.get(hash).map(|place| self.entry(*place).last.expires)
     }
 
     pub(super) fn entry(&self, place: Place) -> &Entry {

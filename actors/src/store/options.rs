@@ -20,6 +20,22 @@ impl Stamp {
     }
 }
 
+/// What a hit says of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    /// When it was, or up to a step of time later.
+    pub(super) used: Stamp,
+    /// Until when the block is kept for it.
+    pub(super) expires: Stamp,
+}
+
+impl Use {
+    /// Both, each as late as one of them says.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { used: self.used.max(other.used), expires: self.expires.max(other.expires) }
+    }
+}
+
 /// One run of one process. It is never used again, by whomever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriterId(pub u64);
@@ -151,12 +167,22 @@ impl TierOptions {
         self.classes.extend(new.into_iter().take(CLASSES_MAX.saturating_sub(known)));
     }
 
-    /// When a block of this class that is hit now expires. Time goes in steps of a thirty-second of the time to live, so
-    /// that hits shortly after each other are one, and blocks that are hit together expire together.
-    pub(super) fn expiry(&self, class: ClassId, now: Stamp) -> Stamp {
+    /// What a hit by this class now says. Time goes in steps of a thirty-second of the time to live, so that hits shortly
+    /// after each other are one, and blocks that are hit together expire together.
+    pub(super) fn hit(&self, class: ClassId, now: Stamp) -> Use {
         let ttl = self.classes[self.class(class)].ttl_s;
         let step = (ttl / 32).max(1);
-        Stamp(now.after(ttl).0.div_ceil(step).saturating_mul(step))
+        let expires = now.after(ttl).0.div_ceil(step).saturating_mul(step);
+        Use { used: Stamp(expires.saturating_sub(ttl)), expires: Stamp(expires) }
+    }
+
+    /// When a block was used last, by when it expires: the first version of packs and journals says no more.
+    pub(super) fn guess(&self, class: ClassId, stored: Stamp, expires: Stamp) -> Use {
+        let ttl = self.classes[self.class(class)].ttl_s;
+        // What expires as it did when it was stored was not used since, as far as that tells.
+        let hit = expires != self.hit(class, stored).expires;
+        let used = Stamp(if hit { expires.0.saturating_sub(ttl) } else { 0 }).max(stored);
+        Use { used, expires }
     }
 
     pub(super) fn tenant_bytes(&self, tenant: Tenant) -> u64 {

@@ -6,11 +6,12 @@
 //! footer     layout 16, writer 8, number 8, made 4, blocks 4, classes 4, tenants 4                           48 bytes
 //!            for each class its length 1 and its name; for each tenant its digest 16
 //!            for each block hash 16, parent 16, start 4, bytes 4, tokens 4, crc32c 4,
-//!                           stored 4, expires 4, depth 4, tenant 2, class 1, has a parent 1                64 bytes
+//!                           stored 4, used 4, expires 4, depth 4, tenant 2, class 1, has a parent 1        68 bytes
 //! trailer    start of the footer 8, crc32c of the footer and this start 4, marker 12                         24 bytes
 //! ```
 //!
 //! The header is for people and for rescue; a reader begins at the end. The format's version is in both magics.
+//! The first one did not say when a block was used.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,8 +21,9 @@ use super::options::{Stamp, Tenant, WriterId};
 use super::wish::Payload;
 use crate::kv::BlockHash;
 
-const MAGIC: &[u8; 8] = b"mspack01";
-const MARKER: &[u8; 12] = b"mspack01-end";
+const MAGIC: &[u8; 8] = b"mspack02";
+const MARKER: &[u8; 12] = b"mspack02-end";
+const MARKER_1: &[u8; 12] = b"mspack01-end";
 /// What a marker of any version begins with.
 const MARKER_ANY: usize = 6;
 
@@ -30,7 +32,7 @@ pub const HEADER_BYTES: u64 = 48;
 /// Behind the footer.
 pub const TRAILER_BYTES: usize = 24;
 const FOOTER_HEAD_BYTES: usize = 48;
-const RECORD_BYTES: usize = 64;
+const RECORD_BYTES: usize = 68;
 
 /// What a pack is called: who wrote it, and its number among theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +79,9 @@ pub struct BlockRecord {
     pub crc: u32,
     /// When it was stored first.
     pub stored: Stamp,
-    /// When it was to expire as the pack was written.
+    /// When it was used last as the pack was written; packs of the first version do not say it.
+    pub used: Option<Stamp>,
+    /// When it was to expire then.
     pub expires: Stamp,
     /// Place in the footer's list.
     pub tenant: u16,
@@ -172,7 +176,8 @@ impl Footer {
             bytes.extend(block.hash.as_bytes());
             bytes.extend(block.parent.map_or([0; 16], |parent| *parent.as_bytes()));
             let numbers = [block.start, block.bytes, block.tokens, block.crc];
-            let others = [block.stored.0, block.expires.0, block.depth];
+            let used = block.used.unwrap_or(block.stored);
+            let others = [block.stored.0, used.0, block.expires.0, block.depth];
             numbers.iter().chain(&others).for_each(|number| bytes.extend(number.to_le_bytes()));
             bytes.extend(block.tenant.to_le_bytes());
             bytes.extend([block.class, u8::from(block.parent.is_some())]);
@@ -184,7 +189,7 @@ impl Footer {
     pub fn place(tail: &[u8], bytes: u64) -> Result<Range<u64>, Refused> {
         let trailer = tail.last_chunk::<TRAILER_BYTES>().ok_or(Refused::NoMarker)?;
         let marker = &trailer[12..];
-        if marker != MARKER {
+        if marker != MARKER && marker != MARKER_1 {
             let ours = marker[..MARKER_ANY] == MARKER[..MARKER_ANY] && marker.ends_with(b"-end");
             return Err(if ours { Refused::Version } else { Refused::NoMarker });
         }
@@ -201,22 +206,26 @@ impl Footer {
         if rest[..4] != crc32c::crc32c(checked).to_le_bytes() || checked[body..] != start.to_le_bytes() {
             return Err(Refused::Checksum);
         }
-        let mut reader = Reader(&checked[..body]);
+        let mut reader = Reader { bytes: &checked[..body], dated: !rest.ends_with(MARKER_1) };
         let footer = reader.footer(start).ok_or(Refused::Senseless)?;
-        if !reader.0.is_empty() {
+        if !reader.bytes.is_empty() {
             return Err(Refused::Senseless);
         }
         if footer.layout == layout && footer.name == name { Ok(footer) } else { Err(Refused::Another) }
     }
 }
 
-/// What is not read yet.
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a> {
+    /// What is not read yet.
+    bytes: &'a [u8],
+    /// Whether records say when a block was used.
+    dated: bool,
+}
 
 impl<'a> Reader<'a> {
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
+        let (bytes, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
         Some(*bytes)
     }
 
@@ -226,8 +235,8 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self) -> Option<String> {
         let [length] = self.bytes()?;
-        let (text, rest) = self.0.split_at_checked(usize::from(length))?;
-        self.0 = rest;
+        let (text, rest) = self.bytes.split_at_checked(usize::from(length))?;
+        self.bytes = rest;
         String::from_utf8(text.to_vec()).ok()
     }
 
@@ -240,7 +249,8 @@ impl<'a> Reader<'a> {
         let (blocks, classes, tenants) = (self.number()?, self.number()?, self.number()?);
         let classes: Vec<String> = (0..classes).map(|_| self.text()).collect::<Option<_>>()?;
         let tenants: Vec<Tenant> = (0..tenants).map(|_| self.bytes().map(Tenant)).collect::<Option<_>>()?;
-        if self.0.len() != blocks as usize * RECORD_BYTES {
+        let record = if self.dated { RECORD_BYTES } else { RECORD_BYTES - size_of::<Stamp>() };
+        if self.bytes.len() != blocks as usize * record {
             return None;
         }
         let blocks: Vec<BlockRecord> = (0..blocks).map(|_| self.block()).collect::<Option<_>>()?;
@@ -260,10 +270,25 @@ impl<'a> Reader<'a> {
         let hash = BlockHash::from_bytes(self.bytes()?);
         let parent = BlockHash::from_bytes(self.bytes()?);
         let (start, bytes, tokens, crc) = (self.number()?, self.number()?, self.number()?, self.number()?);
-        let (stored, expires, depth) = (Stamp(self.number()?), Stamp(self.number()?), self.number()?);
+        let stored = Stamp(self.number()?);
+        let used = if self.dated { Some(Stamp(self.number()?)) } else { None };
+        let (expires, depth) = (Stamp(self.number()?), self.number()?);
         let tenant = u16::from_le_bytes(self.bytes()?);
         let [class, continues] = self.bytes()?;
         let parent = (continues != 0).then_some(parent);
-        Some(BlockRecord { hash, parent, start, bytes, tokens, depth, crc, stored, expires, tenant, class })
+        Some(BlockRecord {
+            hash,
+            parent,
+            start,
+            bytes,
+            tokens,
+            depth,
+            crc,
+            stored,
+            used,
+            expires,
+            tenant,
+            class,
+        })
     }
 }

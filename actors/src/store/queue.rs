@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::options::{ClassId, Stamp, Tenant, TierOptions};
+use super::options::{ClassId, Stamp, Tenant, TierOptions, Use};
 use super::pack::{BlockRecord, Footer, HEADER_BYTES, PackName};
 use super::wish::Payload;
 use crate::kv::BlockHash;
@@ -47,7 +47,7 @@ pub(super) struct Item {
     pub(super) block: NewBlock,
     pub(super) crc: u32,
     pub(super) stored: Stamp,
-    pub(super) expires: Stamp,
+    pub(super) last: Use,
 }
 
 /// A pack that is being written.
@@ -77,7 +77,8 @@ impl Sealed {
                 depth: item.block.depth,
                 crc: item.crc,
                 stored: item.stored,
-                expires: item.expires,
+                used: Some(item.last.used),
+                expires: item.last.expires,
                 tenant: u16::try_from(tenant).expect("a pack has at most 65,536 blocks"),
                 class: u8::try_from(options.class(item.block.class)).expect("classes are few"),
             }
@@ -121,20 +122,34 @@ fn in_chains(items: Vec<Item>) -> Vec<Item> {
     order.into_iter().filter_map(|place| items[place].take()).collect()
 }
 
+/// A block as it is found before it is written.
+#[derive(Debug)]
+struct Waiting {
+    /// Who may find it.
+    tenant: Tenant,
+    bytes: Payload,
+    expires: Stamp,
+}
+
 /// Blocks that are not stored yet.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     open: BTreeMap<ClassId, (u64, Vec<Item>)>,
     /// Packs that are being written.
     writing: BTreeMap<PackName, Sealed>,
-    /// All of both, with the tenants that may find them.
-    held: BTreeMap<BlockHash, (Tenant, Payload)>,
+    /// All of both.
+    held: BTreeMap<BlockHash, Waiting>,
     bytes: u64,
 }
 
 impl Queue {
     /// Takes in a block that is not here, or drops it.
-    pub(super) fn push(&mut self, block: NewBlock, now: Stamp, options: &TierOptions) -> Stored {
+    pub(super) fn push(
+        &mut self,
+        block: NewBlock,
+        (now, expires): (Stamp, Stamp),
+        options: &TierOptions,
+    ) -> Stored {
         let bytes = block.bytes.len() as u64;
         if self.knows(&block.hash) {
             return Stored::Known;
@@ -143,12 +158,13 @@ impl Queue {
             return Stored::Dropped;
         }
         self.bytes += bytes;
-        self.held.insert(block.hash, (block.tenant, block.bytes.clone()));
+        let waiting = Waiting { tenant: block.tenant, bytes: block.bytes.clone(), expires };
+        self.held.insert(block.hash, waiting);
         let class = ClassId(u8::try_from(options.class(block.class)).unwrap_or(0));
         let (filled, items) = self.open.entry(class).or_default();
         *filled += bytes;
-        let expires = options.expiry(class, now);
-        items.push(Item { crc: crc32c::crc32c(&block.bytes), block, stored: now, expires });
+        let last = Use { used: now, expires };
+        items.push(Item { crc: crc32c::crc32c(&block.bytes), block, stored: now, last });
         Stored::Queued
     }
 
@@ -193,7 +209,12 @@ impl Queue {
 
     /// The bytes of a block that `tenant` may see.
     pub(super) fn find(&self, hash: &BlockHash, tenant: Tenant) -> Option<&Payload> {
-        self.held.get(hash).filter(|(owner, _)| *owner == tenant).map(|(_, bytes)| bytes)
+        self.held.get(hash).filter(|held| held.tenant == tenant).map(|held| &held.bytes)
+    }
+
+    /// When a block expires that waits or is being written.
+    pub(super) fn expires(&self, hash: &BlockHash) -> Option<Stamp> {
+        self.held.get(hash).map(|held| held.expires)
     }
 
     /// Bytes of blocks that wait or are being written.
@@ -220,7 +241,7 @@ mod tests {
             tenant: Tenant([7; 16]),
             bytes,
         };
-        Item { block, crc: 0, stored: Stamp(1), expires: Stamp(2) }
+        Item { block, crc: 0, stored: Stamp(1), last: Use { used: Stamp(1), expires: Stamp(2) } }
     }
 
     #[test]
@@ -246,7 +267,8 @@ mod tests {
         let mut options = TierOptions::new(WriterId(1), [0; 16]);
         (options.queue_bytes, options.pack_bytes) = (7, 6);
         let mut queue = Queue::default();
-        let push = |queue: &mut Queue, number| queue.push(item(number, None).block, Stamp(0), &options);
+        let push =
+            |queue: &mut Queue, number| queue.push(item(number, None).block, (Stamp(0), Stamp(1)), &options);
         assert_eq!(push(&mut queue, 1), Stored::Queued);
         assert_eq!(queue.due(&options, false), None);
         assert_eq!(push(&mut queue, 1), Stored::Known);

@@ -26,8 +26,7 @@ pub(super) struct Choice {
 
 /// Brings classes and tenants within their bytes, and all objects together within `most`.
 pub(super) fn choose(index: &mut Index, options: &TierOptions, now: Stamp, most: u64) -> Choice {
-    bound_classes(index, options);
-    bound_tenants(index, options);
+    bound(index, options);
     let goal = most - most / SLACK;
     let mut choice = Choice::default();
     let mut bytes = index.total_bytes();
@@ -102,6 +101,12 @@ fn evict(choice: &mut Choice, bytes: &mut u64, goal: u64, ranked: &[Ranked]) -> 
 pub(super) fn give_up_until(index: &mut Index, horizon: Stamp) {
     let over = kept(index, |entry| entry.rank().is_over(horizon));
     over.into_iter().for_each(|(_, place)| index.set_state(place, State::GivenUp));
+}
+
+/// Brings classes and tenants within their bytes: what is beyond is given up.
+pub(super) fn bound(index: &mut Index, options: &TierOptions) {
+    bound_classes(index, options);
+    bound_tenants(index, options);
 }
 
 fn bound_classes(index: &mut Index, options: &TierOptions) {

@@ -7,7 +7,7 @@ use millstream_runtime::blob::Listed;
 
 use super::index::Index;
 use super::options::{Stamp, WriterId};
-use super::pack::PackName;
+use super::pack::{PackName, Refused};
 
 /// A journal as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ enum JournalState {
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     bytes: u64,
+    why: Refused,
     /// When it was written, where it may be deleted some day.
     written_s: Option<u64>,
     /// How often it was read. What has come wrong once may come right.
@@ -129,15 +130,16 @@ impl Roll {
     }
 
     /// An object is no pack. Where it is only unfinished or damaged it may be deleted when it is old.
-    pub(super) fn refuse(&mut self, name: PackName, bytes: u64, waste: bool) {
+    pub(super) fn refuse(&mut self, name: PackName, bytes: u64, why: Refused) {
+        let waste = matches!(why, Refused::NoMarker | Refused::Checksum | Refused::Senseless);
         let written_s = self.written.remove(&name).filter(|_| waste);
         let reads = 1 + self.refused.get(&name).map_or(0, |refusal| refusal.reads);
-        self.refused.insert(name, Refusal { bytes, written_s, reads });
+        self.refused.insert(name, Refusal { bytes, why, written_s, reads });
     }
 
-    /// Objects that are no packs, with their bytes.
-    pub(super) fn refused(&self) -> impl Iterator<Item = (PackName, u64)> {
-        self.refused.iter().map(|(name, refusal)| (*name, refusal.bytes))
+    /// Objects that are no packs, with their bytes, and why they are none.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (PackName, u64, Refused)> {
+        self.refused.iter().map(|(name, refusal)| (*name, refusal.bytes, refusal.why))
     }
 
     /// A footer could not be read.
@@ -145,7 +147,7 @@ impl Roll {
         self.written.remove(&name);
     }
 
-    /// A pack is known.
+    /// A pack is known, or an object is none any more.
     pub(super) fn know(&mut self, name: PackName) {
         self.written.remove(&name);
         self.refused.remove(&name);

@@ -7,7 +7,7 @@ use super::compaction::Compaction;
 use super::fetching::{FetchId, FetchPlan, Fetches, News, Reading, Source, readings, sources};
 use super::index::{Index, Place};
 use super::options::{CLASSES_MAX, ClassId, Stamp, Tenant, TierOptions};
-use super::pack::{HEADER_BYTES, PackName, TRAILER_BYTES};
+use super::pack::{HEADER_BYTES, PackName, Refused, TRAILER_BYTES};
 use super::queue::{NewBlock, Queue, Sealed, Stored};
 use super::retain;
 use super::roll::{PACK, Roll, TOUCH};
@@ -220,10 +220,18 @@ impl Tier {
         if block.class == ClassId::MEMORY {
             return Stored::Dropped;
         }
-        let stored = self.queue.push(block, now, &self.options);
+        let expires = self.options.hit(block.class, now).expires.min(self.parent_expires(&block, now));
+        let stored = self.queue.push(block, (now, expires), &self.options);
         self.counts.dropped_full += u64::from(stored == Stored::Dropped);
         self.seal();
         stored
+    }
+
+    /// When the block before it expires: nothing is kept longer than what it continues, and what continues nothing that is
+    /// here, not at all once room is wanted, unless it is hit.
+    fn parent_expires(&self, block: &NewBlock, now: Stamp) -> Stamp {
+        let Some(parent) = &block.parent else { return Stamp(u32::MAX) };
+        self.index.expires(parent).or_else(|| self.queue.expires(parent)).unwrap_or(now)
     }
 
     /// Writes all that waits, and what was hit.
@@ -298,9 +306,9 @@ impl Tier {
         if class == ClassId::MEMORY {
             return;
         }
-        let expires = self.options.expiry(class, now);
+        let hit = self.options.hit(class, now);
         for place in hashes.iter().filter_map(|hash| self.index.find(hash, tenant)).collect::<Vec<_>>() {
-            self.touches.hit(place, expires, &mut self.index);
+            self.touches.hit(place, hit, &mut self.index);
         }
         if self.touches.len() >= self.options.touches {
             self.write_touches();
@@ -426,7 +434,7 @@ impl Tier {
                     bytes.saturating_sub(TAIL_BYTES)..bytes,
                 );
             }
-            self.roll.refuse(name, bytes, true);
+            self.roll.refuse(name, bytes, Refused::NoMarker);
             self.counts.refused += 1;
         }
         let footers = |purpose: &Purpose| matches!(purpose, Purpose::Tail(..) | Purpose::Footer(..));

@@ -2,25 +2,28 @@
 //! a little precision in what goes first, and nothing else.
 //!
 //! ```text
-//! magic 8, packs 4; for each pack writer 8, number 8, runs 4; for each run first block 4, blocks 4, expires 4;
+//! magic 8, packs 4; for each pack writer 8, number 8, runs 4; for each run first block 4, blocks 4, used 4, expires 4;
 //! crc32c of all before 4
 //! ```
 //!
-//! Blocks of a chain lie side by side in their pack and are hit together, so a journal of runs is short.
+//! Blocks of a chain lie side by side in their pack and are hit together, so a journal of runs is short. The first version
+//! did not say when blocks were used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::index::{Index, Place, State};
-use super::options::{Stamp, WriterId};
+use super::index::{Entry, Index, Place, State};
+use super::options::{Stamp, TierOptions, Use, WriterId};
 use super::pack::PackName;
 
-const MAGIC: &[u8; 8] = b"mstouch1";
+const MAGIC: &[u8; 8] = b"mstouch2";
+const MAGIC_1: &[u8; 8] = b"mstouch1";
 
-/// Neighbours in a pack that expire together.
+/// Neighbours in a pack that were hit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: u32,
     blocks: u32,
+    used: Option<Stamp>,
     expires: Stamp,
 }
 
@@ -34,13 +37,17 @@ impl Journal {
         let mut journal = Self::default();
         for place in places {
             let Some(pack) = index.pack(place.pack) else { continue };
-            let expires = index.entry(place).expires;
+            let Use { used, expires } = index.entry(place).last;
+            let used = Some(used);
             let runs = journal.0.entry(pack.name).or_default();
             match runs.last_mut() {
-                Some(run) if run.first + run.blocks == place.entry && run.expires == expires => {
+                Some(run)
+                    if run.first + run.blocks == place.entry
+                        && (run.used, run.expires) == (used, expires) =>
+                {
                     run.blocks += 1
                 }
-                _ => runs.push(Run { first: place.entry, blocks: 1, expires }),
+                _ => runs.push(Run { first: place.entry, blocks: 1, used, expires }),
             }
         }
         journal
@@ -61,7 +68,7 @@ impl Journal {
     }
 
     /// Lets the index know. What is not here is passed over.
-    pub(super) fn apply(&self, index: &mut Index) {
+    pub(super) fn apply(&self, index: &mut Index, options: &TierOptions) {
         for (name, runs) in &self.0 {
             let Some(pack) = index.number(*name) else { continue };
             let entries = index.pack(pack).map_or(0, |pack| pack.entries.len() as u32);
@@ -69,9 +76,11 @@ impl Journal {
                 let end = run.first.saturating_add(run.blocks).min(entries);
                 for entry in run.first..end {
                     let place = Place { pack, entry };
-                    let entry = index.entry(place);
-                    if entry.state != State::Gone && entry.expires < run.expires {
-                        index.touch(place, run.expires);
+                    let Entry { state, class, stored, last, .. } = *index.entry(place);
+                    let guess = options.guess(class, stored, run.expires);
+                    let hit = Use { used: run.used.unwrap_or(guess.used), expires: run.expires };
+                    if state != State::Gone && last.and(hit) != last {
+                        index.touch(place, hit);
                     }
                 }
             }
@@ -87,7 +96,7 @@ impl Journal {
             bytes.extend(name.number.to_le_bytes());
             bytes.extend(count(runs.len()).to_le_bytes());
             for run in runs {
-                [run.first, run.blocks, run.expires.0]
+                [run.first, run.blocks, run.used.unwrap_or_default().0, run.expires.0]
                     .iter()
                     .for_each(|number| bytes.extend(number.to_le_bytes()));
             }
@@ -99,8 +108,12 @@ impl Journal {
     /// `None` where it is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
-        let mut rest =
-            body.strip_prefix(MAGIC).filter(|_| u32::from_le_bytes(*crc) == crc32c::crc32c(body))?;
+        let (magic, mut rest) =
+            body.split_first_chunk().filter(|_| u32::from_le_bytes(*crc) == crc32c::crc32c(body))?;
+        let dated = magic == MAGIC;
+        if !dated && magic != MAGIC_1 {
+            return None;
+        }
         let mut number = || {
             let (bytes, behind) = rest.split_first_chunk::<4>()?;
             rest = behind;
@@ -113,7 +126,9 @@ impl Journal {
             let name = PackName { writer: WriterId(writer?), number: count? };
             let mut runs = Vec::new();
             for _ in 0..number()? {
-                runs.push(Run { first: number()?, blocks: number()?, expires: Stamp(number()?) });
+                let (first, blocks) = (number()?, number()?);
+                let used = if dated { Some(Stamp(number()?)) } else { None };
+                runs.push(Run { first, blocks, used, expires: Stamp(number()?) });
             }
             packs.insert(name, runs);
         }
@@ -127,11 +142,10 @@ pub(super) struct Touches(BTreeSet<Place>);
 
 impl Touches {
     /// A block of a pack was hit.
-    pub(super) fn hit(&mut self, place: Place, expires: Stamp, index: &mut Index) {
-        if index.entry(place).expires < expires {
+    pub(super) fn hit(&mut self, place: Place, hit: Use, index: &mut Index) {
+        if index.touch(place, hit) {
             self.0.insert(place);
         }
-        index.touch(place, expires);
     }
 
     pub(super) fn len(&self) -> usize {

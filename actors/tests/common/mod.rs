@@ -54,7 +54,7 @@ pub fn plan_with([top, cache]: [&str; 2], prefill: &str, decode: &str) -> Plan {
         sized(prefill),
         sized(decode)
     );
-    millstream_topology::check(&text, "test.toml", &HostFacts { cores: 2 })
+    millstream_topology::check(&text, "test.toml", &HostFacts { cores: 2, buckets: true })
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 

@@ -144,6 +144,38 @@ fn every_byte_of_a_pack_may_be_flipped() {
     assert!(damaged > 0 && refused > 0);
 }
 
+/// A pack as the first version of the format has it, in which no record says when its block was used.
+fn first_version(pack: &[u8]) -> Vec<u8> {
+    const RECORD: usize = 68;
+    let trailer = pack.len() - 24;
+    let start = u64::from_le_bytes(pack[trailer..trailer + 8].try_into().expect("eight bytes"));
+    let (payloads, footer) = pack[..trailer].split_at(start as usize);
+    let blocks = u32::from_le_bytes(footer[36..40].try_into().expect("four bytes"));
+    let (head, records) = footer.split_at(footer.len() - blocks as usize * RECORD);
+    let mut old = head.to_vec();
+    records.chunks(RECORD).for_each(|record| old.extend([&record[..52], &record[56..]].concat()));
+    old.extend(start.to_le_bytes());
+    old.extend(crc32c::crc32c(&old).to_le_bytes());
+    [payloads, &old, b"mspack01-end"].concat()
+}
+
+#[test]
+fn packs_of_the_first_version_are_read_and_written_anew() {
+    let (start, blob) = (Stamp(1_000_000), Memory::new());
+    let mut host = Host::open(TierOptions { pack_bytes: 1 << 20, ..options(1) }, &blob, start);
+    host.store(4, 0..6, CHAT);
+    host.flush();
+    let (name, whole) = packs(&blob).remove(0);
+    blob.put(&name, &[&first_version(&whole)]).expect("memory");
+    let mut host = Host::open(options(2), &blob, start.after(DAY / 2));
+    assert!(host.tier.held().all(|held| held.used == start), "not used since");
+    assert_eq!((host.fetch(4, 6), host.tier.counts().refused), (6, 0));
+    host.tier.discard(|held| held.depth == 5);
+    host.settle();
+    let host = Host::open(options(3), &blob, start.after(DAY));
+    assert_eq!(host.tier.held().map(|held| held.used >= start.after(DAY / 2)).collect::<Vec<_>>(), [true; 5]);
+}
+
 #[test]
 fn a_pack_under_another_name_is_refused() {
     let blob = Memory::new();

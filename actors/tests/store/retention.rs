@@ -85,6 +85,40 @@ fn a_chain_is_found_from_its_beginning() {
     assert!(sum - 6 >= all * 8 / 10, "{sum} of {all} blocks can be reached: {reachable:?}");
 }
 
+/// Two chains that nobody asks for, each in many packs, stored in so long a time that their packs expire one after the
+/// other.
+fn long_chains(options: TierOptions, blob: &Memory) -> Host<'_> {
+    let mut host = Host::open(options, blob, NOW);
+    for part in 0..9 {
+        for chain in [4, 6] {
+            host.now = host.now.after(900);
+            host.store(chain, part * 8..part * 8 + 8, CHAT);
+            host.flush();
+        }
+    }
+    host
+}
+
+#[test]
+fn of_long_chains_the_end_goes_first_whatever_is_beyond_its_bytes() {
+    let class = Class { name: "chat".to_owned(), ttl_s: DAY, bytes: 8_000 };
+    let tenants = BTreeMap::from([(tenant(4), 8_000)]);
+    let bounds = [
+        ("total", bounded(9_000)),
+        ("class", TierOptions { classes: vec![class], ..options(1) }),
+        ("tenant", TierOptions { budget: Budget { tenants, ..options(1).budget }, ..options(1) }),
+    ];
+    for (what, options) in bounds {
+        let blob = Memory::new();
+        let host = long_chains(options, &blob);
+        let reachable: usize = found(&host, &[4, 6], 72).iter().sum();
+        let kept = host.tier.held().filter(|held| held.kept).count();
+        assert!(kept > 30, "{what}: {kept} are kept");
+        // The first three blocks are shared by both.
+        assert!(reachable >= kept + 3, "{what}: {reachable} can be reached, {kept} are kept");
+    }
+}
+
 #[test]
 fn a_class_and_a_tenant_have_their_own_bytes() {
     let blob = Memory::new();

@@ -106,6 +106,8 @@ fn lists(store: &dyn Blob) {
     );
     assert_eq!(listed("b/1"), expect(&[("b/10", 10)]));
     assert_eq!(listed("absent/"), []);
+    let folders = store.folders().expect("folders can be listed");
+    assert!(folders.is_sorted() && folders.iter().filter(|folder| *folder == "conformance").count() == 1);
     let everything = store.list("").expect("the empty prefix is one");
     assert!(everything.iter().any(|object| object.name == name("a")));
 }

@@ -2,7 +2,10 @@
 //!
 //! An object is written as a draft beside its place, synced, renamed, and the folder synced, so it is there whole or not
 //! at all. A draft is locked while it is written: one that can be locked belongs to a process that died, and is removed
-//! when somebody opens the store.
+//! when somebody lists its folder.
+//!
+//! Others may keep things in the same folder. What is neither a file nor a folder under a name that we could have given is
+//! passed over, links are not followed, and a folder that we may not look into has nothing of ours.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -23,15 +26,38 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder, makes it where there is none, and removes what writers that died have left.
+    /// Opens the folder, and makes it where there is none.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, BlobError> {
         let root = root.into();
-        let failed = |error| of_io(Doing::Put, &root.to_string_lossy(), error);
-        make(&root).map_err(failed)?;
-        let mut drafts = Vec::new();
-        walk(&root, &mut |path, _| drafts.extend(is_draft(path).then(|| path.to_owned()))).map_err(failed)?;
-        drafts.iter().for_each(|draft| remove_if_left(draft));
+        make(&root).map_err(|error| of_io(Doing::Put, &root.to_string_lossy(), error))?;
         Ok(Self { root })
+    }
+
+    fn name_of(&self, path: &Path) -> Option<String> {
+        let name = path.strip_prefix(&self.root).ok()?.to_str()?;
+        Doing::List.checked(name).is_ok().then(|| name.to_owned())
+    }
+
+    /// All files of ours below a folder, and drafts; what vanishes meanwhile is left out.
+    fn walk(&self, folder: &Path, found: &mut impl FnMut(&Path, &fs::Metadata)) -> io::Result<()> {
+        for entry in entries(folder)? {
+            let Ok(kind) = entry.file_type() else { continue };
+            let path = entry.path();
+            let ours = self.name_of(&path).is_some();
+            if kind.is_dir() && ours {
+                let denied = |error: io::Error| match error.kind() {
+                    ErrorKind::PermissionDenied => Ok(()),
+                    _ => Err(error),
+                };
+                self.walk(&path, found).or_else(denied)?;
+            } else if kind.is_file() && (ours || is_draft(&path)) {
+                match entry.metadata() {
+                    Err(error) if is_absent(&error) => {}
+                    file => found(&path, &file?),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
@@ -69,16 +95,25 @@ impl Blob for Folder {
         Doing::List.checked_prefix(prefix)?;
         let folder = prefix.rsplit_once('/').map_or(self.root.clone(), |(folder, _)| self.root.join(folder));
         let mut found = Vec::new();
-        let mut add = |path: &Path, file: &fs::Metadata| {
-            let name = path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy();
-            if name.starts_with(prefix) && Doing::List.checked(&name).is_ok() {
+        let mut add = |path: &Path, file: &fs::Metadata| match self.name_of(path) {
+            Some(name) if name.starts_with(prefix) => {
                 let written_s = u64::try_from(file.mtime()).unwrap_or(0);
-                found.push(Listed { name: name.into_owned(), bytes: file.len(), written_s });
+                found.push(Listed { name, bytes: file.len(), written_s });
             }
+            Some(_) => {}
+            None => remove_if_left(path),
         };
-        walk(&folder, &mut add).map_err(|error| of_io(Doing::List, prefix, error))?;
+        self.walk(&folder, &mut add).map_err(|error| of_io(Doing::List, prefix, error))?;
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+
+    fn folders(&self) -> Result<Vec<String>, BlobError> {
+        let entries = entries(&self.root).map_err(|error| of_io(Doing::List, "", error))?;
+        let folders = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut folders: Vec<String> = folders.filter_map(|entry| self.name_of(&entry.path())).collect();
+        folders.sort();
+        Ok(folders)
     }
 
     fn delete(&self, name: &str) -> Result<(), BlobError> {
@@ -145,7 +180,8 @@ fn make(folder: &Path) -> io::Result<()> {
     let above = folder.parent().filter(|above| above.as_os_str() != OsStr::new("")).unwrap_or(Path::new("."));
     make(above)?;
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        // By somebody else just now; or it is something else.
+        Err(error) if error.kind() != ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
         _ => sync(above),
     }
 }
@@ -154,23 +190,16 @@ fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// All files below a folder; what vanishes meanwhile is left out.
-fn walk(folder: &Path, found: &mut impl FnMut(&Path, &fs::Metadata)) -> io::Result<()> {
-    let absent = |error: &io::Error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-    let entries = match fs::read_dir(folder) {
-        Err(error) if absent(&error) => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let path = entry?.path();
-        match fs::metadata(&path) {
-            Ok(file) if file.is_dir() => walk(&path, found)?,
-            Ok(file) => found(&path, &file),
-            Err(error) if absent(&error) => {}
-            Err(error) => return Err(error),
-        }
+/// What lies in a folder; nothing where there is none.
+fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    match fs::read_dir(folder) {
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        entries => entries?.collect(),
     }
-    Ok(())
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 fn of_io(doing: Doing, name: &str, error: io::Error) -> BlobError {

@@ -1,21 +1,23 @@
 //! `cache gc` and `cache drop`: lets go of blocks. What is left of their packs is written anew first, and only then are
 //! these deleted, as servers do it; so nothing else is lost, also when this is interrupted.
 
+use std::cmp::Reverse;
 use std::io::{BufRead, IsTerminal, Write};
 
+use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{Held, Stamp, Sum};
 use serde_json::{Value, json};
 
 use super::opened::{Layout, Opened};
-use super::print;
 use super::which::Which;
 use super::words::{count, size};
+use super::{print, verify};
 use crate::args::{CacheDropArgs, CacheGcArgs};
 use crate::command::Done;
 use crate::source::Refused;
 
 /// What a block takes beside its bytes: its part of a footer.
-const RECORD_BYTES: u64 = 64;
+const RECORD_BYTES: u64 = 68;
 
 /// `cache gc STORE`.
 pub(super) fn gc(args: &CacheGcArgs) -> anyhow::Result<Done> {
@@ -26,35 +28,53 @@ pub(super) fn gc(args: &CacheGcArgs) -> anyhow::Result<Done> {
     let mut layouts = opened.layouts()?;
     let now = opened.now;
     let idle = args.ttl.map(|ttl| opened.before(ttl));
-    // Classes and tenants first: what they give up counts no more.
-    layouts.iter_mut().for_each(|layout| layout.tier.collect(now));
+    // Classes and tenants first: what they give up counts no more, and neither does what is damaged.
+    layouts.iter_mut().for_each(|layout| layout.tier.bound());
+    let damage: Vec<usize> = layouts.iter_mut().map(|layout| lose(layout, &opened, args.quick)).collect();
     let over =
         |held: &Held<'_>| !held.kept || held.expires <= now || idle.is_some_and(|idle| held.used <= idle);
-    let horizon = horizon(&layouts, most, over);
-    let goes = |held: &Held<'_>| over(held) || horizon.is_some_and(|horizon| held.expires <= horizon);
+    let last = last_to_go(&layouts, most, over);
+    let goes = |held: &Held<'_>| over(held) || last.is_some_and(|last| turn(held) <= last);
     let mut done = Changes::default();
-    for layout in &mut layouts {
-        done.discard(&opened, layout, goes, args.dry_run);
+    for (layout, damaged) in layouts.iter_mut().zip(damage) {
+        let broken = layout.tier.clear();
+        done.discard(&opened, layout, (&goes, damaged, broken), args.dry_run);
     }
     done.print(&args.look, &opened, args.dry_run)
 }
 
-/// Until when blocks expire that must go so that the others are within `most` bytes.
-fn horizon(layouts: &[Layout], most: u64, over: impl Fn(&Held<'_>) -> bool) -> Option<Stamp> {
+/// Looks for damaged blocks, which are to go, unless it is to be `quick`. Says how many.
+fn lose(layout: &mut Layout, opened: &Opened, quick: bool) -> usize {
+    let damaged = if quick { Vec::new() } else { verify::damaged(layout, opened) };
+    for (pack, blocks) in &damaged {
+        layout.tier.lose(*pack, blocks);
+    }
+    damaged.iter().map(|(_, blocks)| blocks.len()).sum()
+}
+
+/// When it is a block's turn to go: what expires first goes first, and of a chain its end.
+type Turn = (Stamp, Reverse<u32>, BlockHash);
+
+fn turn(held: &Held<'_>) -> Turn {
+    (held.expires, Reverse(held.depth), held.hash)
+}
+
+/// The last one of those that must go so that the others are within `most` bytes.
+fn last_to_go(layouts: &[Layout], most: u64, over: impl Fn(&Held<'_>) -> bool) -> Option<Turn> {
     let held = layouts.iter().flat_map(|layout| layout.tier.held()).filter(|held| !over(held));
-    let mut left: Vec<(Stamp, u64)> =
-        held.map(|held| (held.expires, u64::from(held.bytes) + RECORD_BYTES)).collect();
+    let mut left: Vec<(Turn, u64)> =
+        held.map(|held| (turn(&held), u64::from(held.bytes) + RECORD_BYTES)).collect();
     left.sort_unstable();
     let mut bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
-    let mut horizon = None;
-    for (expires, size) in left {
+    let mut last = None;
+    for (turn, size) in left {
         if bytes <= most {
             break;
         }
         bytes -= size;
-        horizon = Some(expires);
+        last = Some(turn);
     }
-    horizon
+    last
 }
 
 /// `cache drop STORE`.
@@ -81,7 +101,7 @@ pub(super) fn discard(args: &CacheDropArgs) -> anyhow::Result<Done> {
     }
     let mut done = Changes::default();
     for layout in layouts.iter_mut().filter(|layout| which.has(layout)) {
-        done.discard(&opened, layout, |held| which.is(held), false);
+        done.discard(&opened, layout, (|held: &Held<'_>| which.is(held), 0, Sum::default()), false);
         if args.all {
             clear(&opened, layout)?;
         }
@@ -120,8 +140,14 @@ struct Changes {
 }
 
 impl Changes {
-    /// Lets go of some blocks of a layout.
-    fn discard(&mut self, opened: &Opened, layout: &mut Layout, goes: impl Fn(&Held<'_>) -> bool, dry: bool) {
+    /// Lets go of some blocks of a layout, beside so many that are damaged, and objects that are no packs.
+    fn discard(
+        &mut self,
+        opened: &Opened,
+        layout: &mut Layout,
+        (goes, damaged, broken): (impl Fn(&Held<'_>) -> bool, usize, Sum),
+        dry: bool,
+    ) {
         let before = layout.tier.bytes();
         let sum = layout.tier.discard(goes);
         if !dry {
@@ -133,7 +159,7 @@ impl Changes {
         }
         let errors = layout.tier.counts().errors;
         self.errors += errors;
-        let freed = if dry { sum.bytes } else { before.saturating_sub(layout.tier.bytes()) };
+        let freed = if dry { sum.bytes } else { before.saturating_sub(layout.tier.bytes()) } + broken.bytes;
         let left = layout.sum();
         self.rows.push(json!({
             "model": layout.model(),
@@ -141,6 +167,7 @@ impl Changes {
             "blocks": sum.blocks,
             "bytes": sum.bytes,
             "freed_bytes": freed,
+            "damaged": { "blocks": damaged, "objects": broken.blocks },
             "left": { "blocks": left.blocks, "bytes": left.bytes },
             "errors": errors,
         }));
@@ -154,6 +181,10 @@ impl Changes {
             count(left.blocks, "block"),
             size(left.bytes),
         ));
+        if damaged + broken.blocks > 0 {
+            let (blocks, objects) = (count(damaged, "damaged block"), count(broken.blocks, "object"));
+            self.lines.push(format!("  {blocks}, and {objects} that cannot be read, {verb} too"));
+        }
     }
 
     fn print(self, args: &crate::args::CacheLookArgs, opened: &Opened, dry: bool) -> anyhow::Result<Done> {

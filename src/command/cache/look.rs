@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::opened::{Layout, Opened};
 use super::print;
 use super::which::Which;
-use super::words::{age, count, size};
+use super::words::{age, count, plain, size};
 use crate::args::{CacheListArgs, CacheLookArgs};
 use crate::command::Done;
 
@@ -87,7 +87,7 @@ fn stat_lines(layout: &Layout, stat: &Stat, now: Stamp) -> Vec<String> {
     let told = |sum: Sum| format!("{}, {}", count(sum.blocks, "block"), size(sum.bytes));
     let mut lines = vec![String::new(), format!("{} ({})", layout.model(), &layout.name[..12])];
     if let (Some(kv), Some(tokens)) = (layout.about["kv"].as_str(), layout.about["block_tokens"].as_u64()) {
-        lines.push(format!("  keys and values in {kv}, blocks of {tokens} tokens"));
+        lines.push(format!("  keys and values in {}, blocks of {tokens} tokens", plain(kv)));
     }
     lines.push(format!("  {} in {}", told(stat.all), count(layout.tier.packs().count(), "pack")));
     if let Some(stored) = stat.stored {
@@ -97,7 +97,7 @@ fn stat_lines(layout: &Layout, stat: &Stat, now: Stamp) -> Vec<String> {
     if stat.expired.blocks > 0 {
         lines.push(format!("  expired: {}", told(stat.expired)));
     }
-    lines.extend(stat.classes.iter().map(|(class, sum)| format!("  class {class}: {}", told(*sum))));
+    lines.extend(stat.classes.iter().map(|(class, sum)| format!("  class {}: {}", plain(class), told(*sum))));
     lines.extend(stat.tenants.iter().map(|(tenant, sum)| format!("  tenant {tenant}: {}", told(*sum))));
     let damaged = layout.tier.refused().count();
     if damaged > 0 {
@@ -178,7 +178,7 @@ impl Chain<'_> {
             self.layout.model(),
             self.first.depth,
             size(self.sum.bytes),
-            self.first.class,
+            plain(self.first.class),
             opened.tenant(self.first.tenant),
             age(opened.now.0.saturating_sub(used.0)),
         )

@@ -1,16 +1,17 @@
 //! A store that was opened to be looked after: by a topology file, or by its place alone. A topology says its budgets and
 //! the names of its tenants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_actors::assemble::keeping;
 use millstream_actors::store::{Stamp, Sum, Tenant, Tier, TierOptions, WriterId};
-use millstream_runtime::blob::{Blob, Part};
+use millstream_runtime::blob::{Blob, BlobError, BlobErrorKind, Part};
 use serde_json::Value;
 
+use super::words::plain;
 use crate::source::Refused;
 use crate::{clock, lasting, source};
 
@@ -35,6 +36,7 @@ pub(super) struct Opened {
 pub(super) struct Layout {
     /// 32 hexadecimal digits.
     pub(super) name: String,
+    model: String,
     /// What its servers say it is; `null` where that is missing or damaged.
     pub(super) about: Value,
     pub(super) tier: Tier,
@@ -91,22 +93,19 @@ impl Opened {
 
     /// All layouts, each with all that its packs say.
     pub(super) fn layouts(&self) -> anyhow::Result<Vec<Layout>> {
-        let objects = self.blob.list("")?;
-        let folders = objects.iter().filter_map(|object| object.name.split_once('/'));
-        let names: BTreeSet<&str> = folders.map(|(folder, _)| folder).collect();
-        names.into_iter().filter_map(|name| Some(self.layout(name, id(name)?))).collect()
+        let names = self.blob.folders()?;
+        names.iter().filter_map(|name| Some(self.layout(name, id(name)?))).collect()
     }
 
     fn layout(&self, name: &str, layout: [u8; 16]) -> anyhow::Result<Layout> {
         let mut tier = Tier::new(TierOptions { layout, ..self.options.clone() });
         tier.refresh();
-        self.settle(&mut tier);
-        anyhow::ensure!(
-            tier.is_ready() && tier.counts().errors == 0,
-            "{}: not all of it can be read",
-            self.place
-        );
-        Ok(Layout { name: name.to_owned(), about: self.about(name).unwrap_or_default(), tier })
+        if let Some(error) = self.settle(&mut tier) {
+            anyhow::bail!("{}: not all of it can be read: {error}", self.place);
+        }
+        let about = self.about(name).unwrap_or_default();
+        let model = plain(about["model"].as_str().unwrap_or("unknown"));
+        Ok(Layout { name: name.to_owned(), model, about, tier })
     }
 
     fn about(&self, layout: &str) -> Option<Value> {
@@ -122,11 +121,16 @@ impl Opened {
         Stamp(self.now.0.saturating_sub(u32::try_from(time.as_secs()).unwrap_or(u32::MAX)))
     }
 
-    /// Does all that a tier wishes.
-    pub(super) fn settle(&self, tier: &mut Tier) {
+    /// Does all that a tier wishes, and says what failed first, but for what others have deleted meanwhile.
+    pub(super) fn settle(&self, tier: &mut Tier) -> Option<BlobError> {
+        let mut failed = None;
         while let Some(wish) = tier.wish() {
-            tier.tell(wish.carry_out(&*self.blob), self.now);
+            let told = wish.carry_out(&*self.blob);
+            let error = told.result.as_ref().err().filter(|error| error.kind != BlobErrorKind::Missing);
+            failed = failed.or_else(|| error.cloned());
+            tier.tell(told, self.now);
         }
+        failed
     }
 
     /// A tenant as people know it.
@@ -149,7 +153,7 @@ impl Opened {
 impl Layout {
     /// The model's name, or what stands for it.
     pub(super) fn model(&self) -> &str {
-        self.about["model"].as_str().unwrap_or("unknown")
+        &self.model
     }
 
     /// Everything that is found in it.

@@ -1,8 +1,9 @@
 //! `cache verify`: reads every block of a store and compares it with the checksum that was written with it.
 
 use indicatif::ProgressBar;
-use millstream_actors::store::{Got, Inspection, PackName, Told, Wish, WishId};
-use millstream_runtime::blob::BlobErrorKind;
+use millstream_actors::kv::BlockHash;
+use millstream_actors::store::{Got, Inspection, PackName, Refused, Told, Wish, WishId};
+use millstream_runtime::blob::{BlobError, BlobErrorKind};
 use serde_json::{Value, json};
 
 use super::opened::{Layout, Opened};
@@ -20,6 +21,8 @@ struct Report {
     damaged: Vec<(Value, String)>,
     /// Packs that went while this looked.
     gone: usize,
+    /// Packs that another version of this program wrote.
+    strange: usize,
 }
 
 /// `cache verify STORE`.
@@ -33,9 +36,8 @@ pub(super) fn verify(args: &CacheLookArgs) -> anyhow::Result<Done> {
             report.pack(layout, pack, &opened);
             progress.inc(bytes);
         }
-        for (pack, bytes) in layout.tier.refused() {
-            let what = "is no whole pack: damaged, or not written to its end";
-            report.damage(layout, pack, (what, json!({ "bytes": bytes })));
+        for (pack, bytes, why) in layout.tier.refused() {
+            report.refused(layout, pack, (bytes, why));
         }
     }
     progress.finish_and_clear();
@@ -45,45 +47,86 @@ pub(super) fn verify(args: &CacheLookArgs) -> anyhow::Result<Done> {
     let told = if whole {
         "all as they were stored".to_owned()
     } else {
-        format!("{} damaged", count(rows.len(), "object"))
+        format!("{} damaged; gc removes what is", count(rows.len(), "object"))
     };
     lines.push(format!("{}: {read} read; {told}", opened.place));
     if report.gone > 0 {
         lines.push(format!("{} went meanwhile, by the hand of others", count(report.gone, "pack")));
     }
+    if report.strange > 0 {
+        lines.push(format!("{} of another version of this program, not read", count(report.strange, "pack")));
+    }
     print(args, &opened, ("damaged", rows), &lines)?;
     Ok(if whole { Done::Well } else { Done::Differs })
 }
 
+/// What came of reading a pack.
+enum Looked {
+    /// So many blocks of so many bytes, and those that are not what was stored.
+    Read(usize, u64, Vec<BlockHash>),
+    /// Others have deleted it meanwhile.
+    Gone,
+    Unreadable(BlobError),
+}
+
+/// Reads all of a pack.
+fn look(layout: &Layout, pack: PackName, opened: &Opened) -> Looked {
+    let (mut blocks, mut bytes, mut damaged) = (0, 0, Vec::new());
+    for inspection in layout.tier.inspections(pack) {
+        let got = match read(&inspection, opened) {
+            Ok(Got::Bytes(got)) => got,
+            Ok(Got::Listed(_) | Got::Done) => Vec::new(),
+            Err(error) if error.kind == BlobErrorKind::Missing => return Looked::Gone,
+            Err(error) => return Looked::Unreadable(error),
+        };
+        for (hash, length, whole) in inspection.judge(&got) {
+            (blocks, bytes) = (blocks + 1, bytes + length);
+            damaged.extend((!whole).then_some(hash));
+        }
+    }
+    Looked::Read(blocks, bytes, damaged)
+}
+
+/// The blocks of a layout that are not what was stored, by pack. Reads all of it.
+pub(super) fn damaged(layout: &Layout, opened: &Opened) -> Vec<(PackName, Vec<BlockHash>)> {
+    let progress = ProgressBar::new(layout.tier.bytes());
+    let look = |(pack, bytes)| {
+        progress.inc(bytes);
+        match look(layout, pack, opened) {
+            Looked::Read(.., damaged) if !damaged.is_empty() => Some((pack, damaged)),
+            Looked::Read(..) | Looked::Gone | Looked::Unreadable(_) => None,
+        }
+    };
+    let damaged = layout.tier.packs().filter_map(look).collect();
+    progress.finish_and_clear();
+    damaged
+}
+
 impl Report {
     fn pack(&mut self, layout: &Layout, pack: PackName, opened: &Opened) {
-        let mut bad = 0;
-        let mut blocks = 0;
-        for inspection in layout.tier.inspections(pack) {
-            let got = match read(&inspection, opened) {
-                Ok(Got::Bytes(got)) => got,
-                Err(error) if error.kind == BlobErrorKind::Missing => {
-                    self.gone += 1;
-                    return;
+        match look(layout, pack, opened) {
+            Looked::Read(blocks, bytes, damaged) => {
+                (self.blocks, self.bytes) = (self.blocks + blocks, self.bytes + bytes);
+                let bad = damaged.len();
+                if bad > 0 {
+                    let what = format!("{bad} of {} are damaged", count(blocks, "block"));
+                    self.damage(layout, pack, (&what, json!({ "blocks": bad, "of": blocks })));
                 }
-                Err(error) => {
-                    return self.damage(
-                        layout,
-                        pack,
-                        ("cannot be read", json!({ "cause": error.to_string() })),
-                    );
-                }
-                Ok(Got::Listed(_) | Got::Done) => Vec::new(),
-            };
-            for (_, bytes, whole) in inspection.judge(&got) {
-                (self.blocks, self.bytes) = (self.blocks + 1, self.bytes + bytes);
-                blocks += 1;
-                bad += usize::from(!whole);
+            }
+            Looked::Gone => self.gone += 1,
+            Looked::Unreadable(error) => {
+                let row = json!({ "cause": error.to_string() });
+                self.damage(layout, pack, ("cannot be read", row));
             }
         }
-        if bad > 0 {
-            let what = format!("{bad} of {} are damaged", count(blocks, "block"));
-            self.damage(layout, pack, (&what, json!({ "blocks": bad, "of": blocks })));
+    }
+
+    fn refused(&mut self, layout: &Layout, pack: PackName, (bytes, why): (u64, Refused)) {
+        if why == Refused::Version {
+            self.strange += 1;
+        } else {
+            let what = format!("is no whole pack: {why}");
+            self.damage(layout, pack, (&what, json!({ "bytes": bytes })));
         }
     }
 
@@ -95,7 +138,7 @@ impl Report {
     }
 }
 
-fn read(inspection: &Inspection, opened: &Opened) -> Result<Got, millstream_runtime::blob::BlobError> {
+fn read(inspection: &Inspection, opened: &Opened) -> Result<Got, BlobError> {
     let Told { result, .. } = Wish { id: WishId(0), io: inspection.io() }.carry_out(&*opened.blob);
     result
 }

@@ -3,6 +3,7 @@
 use millstream_actors::store::{Held, Stamp};
 
 use super::opened::{Layout, Opened};
+use super::words::plain;
 use crate::args::CacheWhichArgs;
 use crate::source::Refused;
 
@@ -51,9 +52,14 @@ impl<'a> Which<'a> {
         all: impl FnOnce() -> Vec<String>,
     ) -> Result<(), Refused> {
         let Some(word) = word.as_ref().filter(|_| !found) else { return Ok(()) };
-        let (place, all) = (&self.opened.place, all().join(", "));
+        let (place, all) = (&self.opened.place, all());
+        let others = if all.is_empty() {
+            "the store is empty".to_owned()
+        } else {
+            format!("there is: {}", plain(&all.join(", ")))
+        };
         Err(Refused::Unreadable(format!(
-            "millstream: {place}: there is nothing of the {what} {word:?}; there is: {all}"
+            "millstream: {place}: there is nothing of the {what} {word:?}; {others}"
         )))
     }
 

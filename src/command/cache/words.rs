@@ -23,6 +23,14 @@ pub(super) fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
+/// What somebody else wrote, with nothing in it that a terminal obeys.
+pub(super) fn plain(text: &str) -> String {
+    let shown = |letter: char| {
+        if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() }
+    };
+    text.chars().map(shown).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +43,6 @@ mod tests {
         );
         assert_eq!([0, 59, 60, 7_199, 86_400].map(age), ["0s", "59s", "1m", "1h", "1d"]);
         assert_eq!([count(1, "block"), count(2, "block")], ["1 block", "2 blocks"]);
+        assert_eq!(plain("größe\u{1b}[2J\n"), "größe\\u{1b}[2J\\n");
     }
 }

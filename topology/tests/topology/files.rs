@@ -50,13 +50,25 @@ fn what_is_written_out_has_the_same_id() {
         let plan = good(&text, &file);
         let written = expand(&plan);
         // Whatever the machine: every default is written out.
-        let again = check(&written, "expanded.toml", &HostFacts { cores: 1024 }).unwrap_or_else(|problems| {
-            panic!("{file} written out is bad:\n{problems}");
-        });
+        let again = check(&written, "expanded.toml", &HostFacts { cores: 1024, buckets: true })
+            .unwrap_or_else(|problems| {
+                panic!("{file} written out is bad:\n{problems}");
+            });
         assert_eq!(again.id, plan.id, "{file}: {:?}", diff(&plan, &again));
         assert_eq!(diff(&plan, &again), [], "{file}");
         assert_eq!(expand(&again), written, "{file}");
     }
+}
+
+#[test]
+fn a_bucket_is_noted_where_none_can_be_opened() {
+    let text = format!("{}[cache]\ntiers = [{{ shared = \"s3://kv/here\" }}]\n", laptop("builtin"));
+    let refused = |buckets| {
+        let plan = check(&text, "mill.toml", &HostFacts { cores: 2, buckets }).unwrap();
+        plan.refusal().unwrap_or_default()
+    };
+    assert_eq!(refused(true), "");
+    assert!(refused(false).contains("without the feature cloud"), "{}", refused(false));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use millstream_topology::{HostFacts, Plan, check};
 
 /// What the machine of all stored texts has.
-pub const HOST: HostFacts = HostFacts { cores: 8 };
+pub const HOST: HostFacts = HostFacts { cores: 8, buckets: true };
 
 /// A path inside this crate.
 pub fn folder(name: &str) -> PathBuf {

@@ -5,11 +5,11 @@ use super::super::compaction::Compaction;
 use super::super::fetching::{Reading, readings};
 use super::super::index::{Entry, Place, State};
 use super::super::options::{Stamp, Tenant};
-use super::super::pack::PackName;
-use super::super::retain::Choice;
+use super::super::pack::{PackName, Refused};
+use super::super::retain::{self, Choice};
 use super::super::roll::PACK;
 use super::super::wish::{Io, Payload};
-use super::Tier;
+use super::{Purpose, Tier};
 use crate::kv::BlockHash;
 
 /// A block as a tier knows it.
@@ -29,7 +29,7 @@ pub struct Held<'a> {
     pub depth: u32,
     /// When it was stored first.
     pub stored: Stamp,
-    /// When it was used last, as far as its expiry tells.
+    /// When it was used last, or a little later, never earlier: hits are told in steps of time.
     pub used: Stamp,
     /// When it may go.
     pub expires: Stamp,
@@ -94,9 +94,6 @@ impl Tier {
 
     fn as_held(&self, pack: PackName, entry: &Entry) -> Held<'_> {
         let class = &self.options.classes[self.options.class(entry.class)];
-        // Expiry goes in steps: what expires as it did when it was stored was not used since, as far as that tells.
-        let hit = entry.expires != self.options.expiry(entry.class, entry.stored);
-        let used = Stamp(if hit { entry.expires.0.saturating_sub(class.ttl_s) } else { 0 }).max(entry.stored);
         Held {
             hash: entry.hash,
             pack,
@@ -105,8 +102,8 @@ impl Tier {
             bytes: entry.bytes,
             depth: entry.depth,
             stored: entry.stored,
-            used: used.min(self.now.max(entry.stored)),
-            expires: entry.expires,
+            used: entry.last.used.min(self.now.max(entry.stored)),
+            expires: entry.last.expires,
             kept: entry.state == State::Kept,
         }
     }
@@ -116,9 +113,33 @@ impl Tier {
         self.index.packs().map(|(_, pack)| (pack.name, pack.bytes))
     }
 
-    /// Objects that are called as packs are, and are none: damaged, or not written to their end; each with its bytes.
-    pub fn refused(&self) -> impl Iterator<Item = (PackName, u64)> {
+    /// Objects that are called as packs are, and are none for us; each with its bytes.
+    pub fn refused(&self) -> impl Iterator<Item = (PackName, u64, Refused)> {
         self.roll.refused()
+    }
+
+    /// Gives up what classes and tenants have beyond their bytes, and touches no pack: [`Held::kept`] says what it is.
+    pub fn bound(&mut self) {
+        retain::bound(&mut self.index, &self.options);
+    }
+
+    /// These blocks of a pack are not what was stored: the next [`Tier::discard`] has the pack written anew without.
+    pub fn lose(&mut self, pack: PackName, blocks: &[BlockHash]) {
+        self.condemned.insert(pack);
+        blocks.iter().for_each(|hash| self.damaged(pack, *hash));
+    }
+
+    /// Wishes away what is no whole pack, but what a later version wrote. Says how many bytes of how many objects.
+    pub fn clear(&mut self) -> Sum {
+        let broken = self.roll.refused().filter(|(.., why)| *why != Refused::Version);
+        let mut sum = Sum::default();
+        for (name, bytes, _) in broken.collect::<Vec<_>>() {
+            (sum.blocks, sum.bytes) = (sum.blocks + 1, sum.bytes + bytes);
+            self.roll.know(name);
+            let name = self.object(PACK, name);
+            self.want(Purpose::Delete, Io::Delete { name });
+        }
+        sum
     }
 
     /// Reads that show whether a pack has what was stored, blocks included that another pack has too.

@@ -136,8 +136,7 @@ impl Tier {
 
     fn refuse(&mut self, name: PackName, bytes: u64, refused: Refused) {
         self.counts.refused += 1;
-        let waste = matches!(refused, Refused::NoMarker | Refused::Checksum | Refused::Senseless);
-        self.roll.refuse(name, bytes, waste);
+        self.roll.refuse(name, bytes, refused);
     }
 
     fn journal(&mut self, name: PackName, got: Result<Vec<Payload>, BlobError>) {
@@ -145,7 +144,7 @@ impl Tier {
         let journal = got.first().and_then(|bytes| Journal::decode(bytes));
         self.counts.refused += u64::from(journal.is_none());
         self.roll.journal(name, journal.as_ref().map(Journal::until));
-        journal.unwrap_or_default().apply(&mut self.index);
+        journal.unwrap_or_default().apply(&mut self.index, &self.options);
     }
 
     fn fetched(&mut self, id: WishId, got: Result<Vec<Payload>, BlobError>) {
@@ -174,7 +173,7 @@ impl Tier {
     }
 
     /// A block is not what was stored: it is not looked for there again.
-    fn damaged(&mut self, pack: PackName, hash: BlockHash) {
+    pub(super) fn damaged(&mut self, pack: PackName, hash: BlockHash) {
         self.counts.damaged_blocks += 1;
         let Some(number) = self.index.number(pack) else { return };
         let entries = self.index.pack(number).map_or(&[][..], |pack| &pack.entries[..]);
