@@ -112,8 +112,9 @@ fn of_long_chains_the_end_goes_first_whatever_is_beyond_its_bytes() {
         let blob = Memory::new();
         let host = long_chains(options, &blob);
         let reachable: usize = found(&host, &[4, 6], 72).iter().sum();
-        let kept = host.tier.held().filter(|held| held.kept).count();
-        assert!(kept > 30, "{what}: {kept} are kept");
+        // What was stored behind what had gone already goes next.
+        let kept = host.tier.held().filter(|held| held.kept && held.expires > host.now).count();
+        assert!(kept > 25, "{what}: {kept} are kept");
         // The first three blocks are shared by both.
         assert!(reachable >= kept + 3, "{what}: {reachable} can be reached, {kept} are kept");
     }
