@@ -42,7 +42,7 @@ mod wish;
 pub use buffers::{Buffer, Buffers};
 pub use fetching::{FetchId, FetchPlan, News};
 pub use options::{Budget, Class, ClassId, Stamp, Tenant, TierOptions, WriterId};
-pub use pack::{BlockRecord, Footer, PackName, Refused};
+pub use pack::{BlockRecord, Footer, PackName, RECORD_BYTES, Refused};
 pub use queue::{NewBlock, Stored};
 pub use tier::{Counts, Held, Inspection, Ledger, Sum, Tier};
 pub use wish::{Got, Io, Payload, Told, Wish, WishId};

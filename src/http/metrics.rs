@@ -223,9 +223,6 @@ fn reuse(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
 
 /// What was looked at; nothing for a model without eyes.
 fn images(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
-    if http.mill.encoders().is_empty() {
-        return Ok(Vec::new());
-    }
     let rows = |number: fn(&EncodeGauges) -> f64| -> Rows<'_> {
         http.mill.encoders().iter().map(|encode| (encode.name.as_str(), number(encode))).collect()
     };

@@ -32,7 +32,8 @@ pub const HEADER_BYTES: u64 = 48;
 /// Behind the footer.
 pub const TRAILER_BYTES: usize = 24;
 const FOOTER_HEAD_BYTES: usize = 48;
-const RECORD_BYTES: usize = 68;
+/// What a block takes beside its bytes: its part of the footer.
+pub const RECORD_BYTES: usize = 68;
 
 /// What a pack is called: who wrote it, and its number among theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

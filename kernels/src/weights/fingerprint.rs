@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use super::Threads;
 use crate::error::Error;
 
 /// Bytes that are read at once; the digest is of the digests of such pieces.
@@ -52,7 +53,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Digests of so many pieces of a file, in order.
 fn pieces(file: &Path, count: u64) -> std::io::Result<Vec<blake3::Hash>> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(READERS_MAX).min(count as usize);
+    let threads = Threads::new(READERS_MAX).now().min(count as usize);
     let next = AtomicU64::new(0);
     let mut all = thread::scope(|scope| {
         let readers: Vec<_> = (0..threads).map(|_| scope.spawn(|| some_pieces(file, count, &next))).collect();

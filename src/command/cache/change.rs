@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{BufRead, IsTerminal, Write};
 
 use millstream_actors::kv::BlockHash;
-use millstream_actors::store::{Held, Stamp, Sum};
+use millstream_actors::store::{Held, RECORD_BYTES, Stamp, Sum};
 use serde_json::{Value, json};
 
 use super::opened::{Layout, Opened};
@@ -15,9 +15,6 @@ use super::{print, verify};
 use crate::args::{CacheDropArgs, CacheGcArgs};
 use crate::command::Done;
 use crate::source::Refused;
-
-/// What a block takes beside its bytes: its part of a footer.
-const RECORD_BYTES: u64 = 68;
 
 /// `cache gc STORE`.
 pub(super) fn gc(args: &CacheGcArgs) -> anyhow::Result<Done> {
@@ -63,7 +60,7 @@ fn turn(held: &Held<'_>) -> Turn {
 fn last_to_go(layouts: &[Layout], most: u64, over: impl Fn(&Held<'_>) -> bool) -> Option<Turn> {
     let held = layouts.iter().flat_map(|layout| layout.tier.held()).filter(|held| !over(held));
     let mut left: Vec<(Turn, u64)> =
-        held.map(|held| (turn(&held), u64::from(held.bytes) + RECORD_BYTES)).collect();
+        held.map(|held| (turn(&held), u64::from(held.bytes) + RECORD_BYTES as u64)).collect();
     left.sort_unstable();
     let mut bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
     let mut last = None;
