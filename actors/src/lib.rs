@@ -6,7 +6,7 @@
 //! 1. [`request`]: what the shell hands in and gets back.
 //! 2. [`gateway`]: the door: bounds, deadlines, and what each client has got so far.
 //! 3. [`tokenizer`]: text to token ids ([`prompt`] and [`text`] are how).
-//! 4. [`router`]: which groups compute it. A prompt with images ([`picture`]) goes to [`encode`] first.
+//! 4. [`router`]: which groups compute it, as [`balance`] chooses. A prompt with images ([`picture`]) goes to [`encode`] first.
 //! 5. [`prefill`]: the prompt, in chunks; then the handover under a lease.
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
@@ -18,6 +18,7 @@
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
+pub mod balance;
 pub mod cache;
 pub mod cost;
 pub mod decode;

@@ -45,6 +45,8 @@ pub struct Bounds {
     pub sequences_max: usize,
     /// Sequences that may wait.
     pub waiting_max: usize,
+    /// Tokens of theirs.
+    pub waiting_tokens_max: u64,
     /// Tokens in a block.
     pub block_size: u32,
     /// Blocks of KV memory.

@@ -27,6 +27,7 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         chunk_tokens: 16,
         sequences_max: 4,
         waiting_max: 4,
+        waiting_tokens_max: 1_000,
         block_size,
         blocks,
         end_tokens: Arc::from([END]),
