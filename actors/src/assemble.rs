@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use millstream_kernels::{Facts, KvLayout, KvMemory, Model, Rings};
 use millstream_runtime::blob::Blob;
@@ -14,6 +15,7 @@ use millstream_topology::{
 };
 
 use crate::balance::Capacity;
+use crate::cost::Known;
 use crate::error::Error;
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::rank::StepCost;
@@ -122,6 +124,8 @@ pub struct Assembly {
     pub doors: Doors,
     /// One a group, in the order of the plan.
     pub gauges: Vec<Arc<GroupGauges>>,
+    /// What is known of the cost of their steps, in the same order. What is told before the graph starts is begun with.
+    pub costs: Vec<Arc<Known>>,
     /// One an encode actor; none for a model without eyes.
     pub encoders: Vec<Arc<EncodeGauges>>,
     /// Of the cache, where the plan has a prefix store.
@@ -239,7 +243,8 @@ impl GroupPlan {
                 Settings::Decode(settings) => (settings, false),
                 _ => continue,
             };
-            let settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
+            let (chunk_tokens, step_time) = cuts(plan, settings);
+            let settings = GroupSettings { chunk_tokens, step_time, ..settings.clone() };
             let layout = kv_layout(plan, resources.model.facts(), settings.block_size)?;
             if layout.paired > 0 && !settings.block_size.is_multiple_of(2) {
                 let (actor, block_size) = (actor.name.to_string(), settings.block_size);
@@ -261,9 +266,10 @@ impl GroupPlan {
 }
 
 /// A joined decode cuts prompts as its prefill actor says.
-fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
+fn cuts(plan: &Plan, settings: &GroupSettings) -> (u32, Option<Duration>) {
     let prefill = plan.actors_of(&Role::Prefill).find_map(ActorPlan::group);
-    prefill.filter(|_| settings.joined).map_or(settings.chunk_tokens, |prefill| prefill.chunk_tokens)
+    let says = prefill.filter(|_| settings.joined).unwrap_or(settings);
+    (says.chunk_tokens, says.step_time)
 }
 
 /// Layout of the KV memory of a group, with blocks of `block_size` tokens.

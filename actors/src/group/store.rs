@@ -140,6 +140,7 @@ impl Group {
 
     /// A step is done: what a token of it took.
     pub(super) fn time(&mut self, now: Time) {
+        self.watch.done(now.saturating_since(self.sent));
         if let (Some(door), true) = (&mut self.store, self.tokens_sent >= TELLING) {
             let took = (now.as_nanos() - self.sent.as_nanos()) as f64 / self.tokens_sent as f64;
             door.token = Some(door.token.map_or(took, |token| token + (took - token) / 8.0));
