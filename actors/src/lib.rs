@@ -15,6 +15,7 @@
 //! [`cost`] (how long that will take), [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and
 //! [`sample`] (chooses a token).
 //! Blocks that outlive their group are with [`cache`], which keeps them as [`store`] says and has [`disk`] read and write.
+//! Who is refused is told when to come back by [`drain`].
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
@@ -24,6 +25,7 @@ pub mod cost;
 pub mod decode;
 pub mod detokenizer;
 pub mod disk;
+pub mod drain;
 pub mod encode;
 pub mod error;
 pub mod gateway;

@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use looks::Looks;
 use millstream_kernels::work::WorkFacts;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
 use crate::balance::{Beginnings, Capacity, Decodes, Held, Prefills, Prompt, Rule, Sent};
+use crate::drain::Drain;
 use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Refusal, Request, RequestId};
@@ -20,9 +20,6 @@ use crate::request::{Refusal, Request, RequestId};
 mod looks;
 
 pub use looks::EncodeDoor;
-
-/// What a request is told when every lane is full.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Lanes to one group.
 #[derive(Clone)]
@@ -98,6 +95,10 @@ pub struct Router {
     routes: BTreeMap<RequestId, Route>,
     deadlines: BTreeSet<(Time, RequestId)>,
     tombstones: Tombstones,
+    /// What has been computed since the start.
+    left: Held,
+    /// How fast that goes.
+    drain: Drain,
 }
 
 impl Router {
@@ -121,6 +122,8 @@ impl Router {
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             tombstones: Tombstones::default(),
+            left: Held::default(),
+            drain: Drain::default(),
         }
     }
 
@@ -140,7 +143,7 @@ impl Router {
             true => {
                 self.deadlines.insert((request.deadline, request.id));
             }
-            false => self.refuse(sequence),
+            false => self.refuse(sequence, ctx.now()),
         }
     }
 
@@ -155,12 +158,13 @@ impl Router {
     /// Sends a request to its groups.
     fn place(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
         let sequence = request.sequence();
+        self.drain.tell(ctx.now(), [self.left.requests, self.left.tokens]);
         let (prefill, decode) = self.groups_for(&request);
-        let Some(decode) = decode else { return self.refuse(sequence) };
+        let Some(decode) = decode else { return self.refuse(sequence, ctx.now()) };
         let door = prefill.map_or(&self.decodes[decode].admit, |(number, _)| &self.prefills[number].admit);
         let admit = Admit { request: Arc::clone(&request), decode };
         if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
-            return self.refuse(sequence);
+            return self.refuse(sequence, ctx.now());
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "route", value: decode as u64 });
         if let Some((number, _)) = prefill {
@@ -203,8 +207,11 @@ impl Router {
         self.deadlines.insert((request.deadline, request.id));
     }
 
-    fn refuse(&mut self, sequence: SequenceId) {
-        let cause = Cause::Refused(Refusal::Overload { retry_after: RETRY_AFTER });
+    fn refuse(&mut self, sequence: SequenceId, now: Time) {
+        let waits = self.routes.values().filter(|route| !route.computed).map(|route| route.held);
+        let waits: Held = waits.sum();
+        let retry_after = self.drain.predict(now, [waits.requests, waits.tokens]);
+        let cause = Cause::Refused(Refusal::Overload { retry_after });
         self.lanes.failures.send(Failure { sequence, cause });
     }
 
@@ -222,7 +229,7 @@ impl Router {
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn ended(&mut self, ended: Ended, now: Time) {
         let Ended { sequence, how } = ended;
         let attempts = [
             self.routes.get(&sequence.request).map(|route| route.attempt),
@@ -233,7 +240,7 @@ impl Router {
         }
         match how {
             Departure::HandedOver => self.left_prefill(sequence.request),
-            Departure::Finished => self.computed(sequence.request),
+            Departure::Finished => self.computed(sequence.request, now),
             Departure::Dropped => {
                 self.forget(sequence.request);
             }
@@ -252,12 +259,14 @@ impl Router {
         }
     }
 
-    fn computed(&mut self, request: RequestId) {
+    fn computed(&mut self, request: RequestId, now: Time) {
         self.left_prefill(request);
         if let Some(route) = self.routes.get_mut(&request)
             && !std::mem::replace(&mut route.computed, true)
         {
             self.to_decode.remove(route.decode, route.held);
+            self.left += route.held;
+            self.drain.tell(now, [self.left.requests, self.left.tokens]);
         }
     }
 
@@ -333,7 +342,7 @@ impl Actor for Router {
             RouterMessage::Arrive(request) => self.arrive(request, ctx),
             RouterMessage::Spans(request) => self.seen(request, ctx),
             RouterMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
-            RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended)),
+            RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended, ctx.now())),
         }
     }
 

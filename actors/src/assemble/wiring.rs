@@ -37,6 +37,8 @@ use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 const HOST_BYTES: u64 = 1 << 28;
 /// Memory of blocks on their way between groups that is kept, where nothing stores them.
 const BETWEEN_BYTES: u64 = 1 << 26;
+/// Steps after which nobody overtakes a sequence: some minutes, and more than the whole queue takes as a rule.
+const WAIT_STEPS_MAX: u64 = 8_192;
 /// What a disk takes in the simulator: a fast local one.
 const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0 };
 /// Messages between shell and gateway.
@@ -372,6 +374,7 @@ impl Wiring<'_> {
             sequences_max: settings.sequences_max,
             waiting_max: settings.waiting_max,
             waiting_tokens_max: settings.waiting_tokens_max,
+            wait_steps_max: WAIT_STEPS_MAX,
             block_size: settings.block_size,
             blocks: plan.blocks,
             end_tokens: self.resources.end_tokens(),

@@ -1,7 +1,7 @@
 //! Where a prompt is computed first: for each group, how long what was sent there and has not left will take, and then the
 //! prompt itself, behind what is found of it. Times are predicted from the work and what is known of the group's speed.
 
-use millstream_kernels::work::{RowShape, Work, WorkFacts};
+use millstream_kernels::work::{RowShape, WorkFacts};
 
 use crate::cost::Coefficients;
 
@@ -147,10 +147,6 @@ impl Prefills {
         let coefficients = self.groups[number].coefficients.or_else(measured).unwrap_or(MULTIPLY_ADDS);
         let count = tokens - known;
         let all = self.work.row(&RowShape::plain(known, count, 1));
-        // Each further chunk reads the weights once more, and on average half of the keys.
-        let again = Work { gemm: 0.0, pairs: 0.0, scores: 0.0, head: 0.0, lookups: 0.0, tokens: 0.0, ..all };
-        let again = Work { kv: all.kv / 2.0, longest: all.longest / 2.0, ..again };
-        let further = count.div_ceil(self.chunk).saturating_sub(1);
-        coefficients.seconds(&all) + f64::from(further) * coefficients.seconds(&again)
+        coefficients.in_chunks(&all, count.div_ceil(self.chunk) as usize)
     }
 }

@@ -29,6 +29,7 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         sequences_max: 4,
         waiting_max: 4,
         waiting_tokens_max: 1_000,
+        wait_steps_max: 1_000,
         block_size,
         blocks,
         end_tokens: Arc::from([END]),
@@ -73,6 +74,7 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
         deadline: Time::from_nanos(u64::MAX),
         observe: Observe::Nothing,
         keeping: Keeping::default(),
+        priority: 0,
     })
 }
 
