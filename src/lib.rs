@@ -15,6 +15,7 @@ pub mod args;
 pub mod builtin;
 mod clock;
 pub mod command;
+pub mod costs;
 pub mod desk;
 pub mod eval;
 mod http;

@@ -42,7 +42,12 @@ fn workload(seconds: f64) -> Vec<Ask> {
             blocks.extend(block..block + more);
             block += more;
             let answer = 50 + numbers.wait(200.0) as u32;
-            asks.push(Ask { at: when, prompt: blocks.len() as u32 * BLOCK + 7, answer, blocks: blocks.clone() });
+            asks.push(Ask {
+                at: when,
+                prompt: blocks.len() as u32 * BLOCK + 7,
+                answer,
+                blocks: blocks.clone(),
+            });
             when += f64::from(answer) * 0.05 + numbers.wait(10.0);
         }
     }
@@ -77,12 +82,9 @@ fn fleet(asks: &[Ask], busy: f64) -> Fleet {
 #[test]
 fn keys_and_values_lie_evenly_whoever_sends() {
     let asks = workload(120.0);
-    for (routers, when) in [
-        (1, When::Admission),
-        (1, When::HandOver),
-        (16, When::Admission),
-        (16, When::HandOver),
-    ] {
+    for (routers, when) in
+        [(1, When::Admission), (1, When::HandOver), (16, When::Admission), (16, When::HandOver)]
+    {
         let seen = Fleet { routers, when, ..fleet(&asks, 0.5) }.run(&asks);
         let (usual, most) = (mean(&seen.uneven), quantile(&seen.uneven, 0.99));
         println!(
@@ -102,7 +104,9 @@ fn who_shares_a_store_need_not_look_where_the_cache_lies() {
     };
     let (blind, aware) = (found(true, Rule::Earliest), found(false, Rule::CacheAware));
     let turns = found(false, Rule::RoundRobin);
-    println!("seed {SEED}: found {blind:.2} % with a shared store, {aware:.2} % by looking, {turns:.2} % by neither");
+    println!(
+        "seed {SEED}: found {blind:.2} % with a shared store, {aware:.2} % by looking, {turns:.2} % by neither"
+    );
     assert!(blind >= aware - 1.0, "{blind:.2} % and {aware:.2} %");
     assert!(aware > turns + 10.0, "{aware:.2} % and {turns:.2} %: looking must be worth something");
 }

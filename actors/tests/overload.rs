@@ -41,7 +41,8 @@ impl Seen {
 
 /// Requests of 100 tokens, one each `every`.
 fn offer(every: Duration, count: u64) -> Seen {
-    let decode = "joined = true\nsequences_max = 8\nwaiting_max = 16\nwaiting_tokens_max = 1000\nprefix_reuse = false";
+    let decode =
+        "joined = true\nsequences_max = 8\nwaiting_max = 16\nwaiting_tokens_max = 1000\nprefix_reuse = false";
     let plan = plan("chunk_tokens = 16", decode);
     let options = SimOptions { seed: SEED, ..SimOptions::default() };
     let mut world = World::costing(COST, &plan, &resources("tiny-llama"), options);
