@@ -122,6 +122,7 @@ pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Cancelled => "cancelled",
         Outcome::Expired => "expired",
         Outcome::Refused(Refusal::Overload { .. }) => "refused_overload",
+        Outcome::Refused(Refusal::Late { .. }) => "refused_late",
         Outcome::Refused(Refusal::TooLong { .. }) => "refused_too_long",
         Outcome::Refused(Refusal::Image { .. }) => "refused_image",
         Outcome::Refused(Refusal::Invalid(_) | Refusal::Field { .. }) => "refused_invalid",

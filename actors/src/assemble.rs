@@ -14,6 +14,7 @@ use millstream_topology::{
     Windows,
 };
 
+use crate::balance::Capacity;
 use crate::cost::Known;
 use crate::error::Error;
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
@@ -224,6 +225,12 @@ struct GroupPlan {
 }
 
 impl GroupPlan {
+    /// What it can hold.
+    fn capacity(&self) -> Capacity {
+        let tokens = self.blocks as u64 * u64::from(self.settings.block_size);
+        Capacity { requests: self.settings.sequences_max as u64, tokens }
+    }
+
     /// All groups that compute, in the order of the plan. With a joined decode there are no prefill groups.
     fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
         let mut groups = Vec::new();

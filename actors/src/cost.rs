@@ -74,6 +74,14 @@ impl Coefficients {
         dot(&self.list(), &features(work))
     }
 
+    /// Seconds of a row that is computed in so many steps: each further one reads the weights once more, and on average half
+    /// of the keys.
+    pub fn in_chunks(&self, row: &Work, steps: usize) -> f64 {
+        let again = Work { gemm: 0.0, pairs: 0.0, scores: 0.0, head: 0.0, lookups: 0.0, tokens: 0.0, ..*row };
+        let again = Work { kv: row.kv / 2.0, longest: row.longest / 2.0, ..again };
+        self.seconds(row) + steps.saturating_sub(1) as f64 * self.seconds(&again)
+    }
+
     /// All of them times a factor: of a machine that is so much slower.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {

@@ -13,15 +13,13 @@ use album::Album;
 use millstream_kernels::{Backend, Error, Model, Pixels};
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, Time};
 
+use crate::drain::Drain;
 use crate::gauges::EncodeGauges;
 use crate::message::{Cancel, Cause, Departure, EncodeMessage, Ended, SequenceId};
 use crate::outbox::Tombstones;
 use crate::request::{Embeddings, PromptImage, Refusal, Request};
 
 mod album;
-
-/// What a request is told when too many wait.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What an encode actor looks with.
 pub struct Sight {
@@ -85,6 +83,10 @@ pub struct Encode {
     album: Album,
     tombstones: Tombstones,
     ended: Vec<Ended>,
+    /// Requests given back.
+    given_back: u64,
+    /// How fast that goes.
+    drain: Drain,
 }
 
 impl Encode {
@@ -92,16 +94,19 @@ impl Encode {
     pub fn new(sight: Sight, bounds: EncodeBounds, lanes: EncodeLanes, gauges: Arc<EncodeGauges>) -> Self {
         let (queue, album) = (VecDeque::new(), Album::new(bounds.cache));
         let (tombstones, ended) = (Tombstones::default(), Vec::new());
-        Self { sight, bounds, lanes, gauges, queue, album, tombstones, ended }
+        let (given_back, drain) = (0, Drain::default());
+        Self { sight, bounds, lanes, gauges, queue, album, tombstones, ended, given_back, drain }
     }
 
-    fn look(&mut self, request: Arc<Request>) {
+    fn look(&mut self, request: Arc<Request>, now: Time) {
         let sequence = request.sequence();
         if self.tombstones.covers(sequence) {
             return;
         }
+        self.drain.tell(now, [self.given_back, 0]);
         if self.queue.len() >= self.bounds.waiting_max {
-            let refusal = Refusal::Overload { retry_after: RETRY_AFTER };
+            let refusal =
+                Refusal::Overload { retry_after: self.drain.predict(now, [self.queue.len() as u64, 0]) };
             return self.leave(sequence, Departure::Failed(Cause::Refused(refusal)));
         }
         self.queue.push_back(Looking { request, seen: Vec::new() });
@@ -161,6 +166,8 @@ impl Encode {
     /// The first request has all its embeddings.
     fn give_back(&mut self, ctx: &mut Ctx<'_>) {
         let Some(looking) = self.queue.pop_front() else { return };
+        self.given_back += 1;
+        self.drain.tell(ctx.now(), [self.given_back, 0]);
         let request = looking.finish();
         let tokens: usize = request.images.iter().map(|image| image.plan.tokens).sum();
         ctx.event(Event::Stage { request: request.id.0, stage: "encode", value: tokens as u64 });
@@ -202,7 +209,7 @@ impl Actor for Encode {
 
     fn handle(&mut self, message: EncodeMessage, ctx: &mut Ctx<'_>) {
         match message {
-            EncodeMessage::Look(request) => self.look(request),
+            EncodeMessage::Look(request) => self.look(request, ctx.now()),
             EncodeMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
+use crate::drain::Drain;
 use crate::message::{Cancel, Cause, Failure, Found, GatewayMessage, Piece, SequenceId, Text, Tokenize};
 use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
@@ -19,8 +20,6 @@ use crate::request::{Outcome, Refusal, Reply, RequestId, Submit, Usage};
 const ATTEMPTS_MAX: u32 = 16;
 /// Wait before the third attempt; it doubles with each further one.
 const BACK_OFF: Duration = Duration::from_millis(20);
-/// What a refused request is told to wait before it tries again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What the gateway holds to.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +72,10 @@ pub struct Gateway {
     streams: BTreeMap<RequestId, Stream>,
     /// Every stream's deadline, and when waiting attempts go out.
     timers: BTreeSet<(Time, RequestId)>,
+    /// How fast requests end.
+    drain: Drain,
+    /// How many have.
+    ended: u64,
     /// Clients that went away while their request was on its way here: who goes away is heard first.
     gone: Tombstones,
 }
@@ -83,7 +86,8 @@ impl Gateway {
         let GatewayLanes { tokenize, cancel, close, replies, tokenizer } = lanes;
         let (cancels, closes) = (Outbox::new(cancel), Outbox::new(close));
         let (streams, timers, gone) = (BTreeMap::new(), BTreeSet::new(), Tombstones::default());
-        Self { bounds, tokenize, cancels, closes, replies, tokenizer, streams, timers, gone }
+        let (drain, ended) = (Drain::default(), 0);
+        Self { bounds, tokenize, cancels, closes, replies, tokenizer, streams, timers, drain, ended, gone }
     }
 
     fn submit(&mut self, submit: Submit, ctx: &mut Ctx<'_>) {
@@ -95,12 +99,14 @@ impl Gateway {
             let (outcome, usage) = (Outcome::Cancelled, Usage::default());
             return self.replies.send(Reply::End { request, outcome, usage });
         }
+        self.drain.tell(ctx.now(), [self.ended, 0]);
         let patience = submit.patience.unwrap_or(self.bounds.patience).min(self.bounds.patience);
         let deadline = ctx.now() + patience;
         let submit = Arc::new(submit);
         let first = Tokenize { submit: Arc::clone(&submit), attempt: 0, sent: Arc::from([]), deadline };
         if self.streams.len() >= self.bounds.requests_max || self.tokenize.offer(first).is_err() {
-            let outcome = Outcome::Refused(Refusal::Overload { retry_after: RETRY_AFTER });
+            let retry_after = self.drain.predict(ctx.now(), [self.streams.len() as u64, 0]);
+            let outcome = Outcome::Refused(Refusal::Overload { retry_after });
             return self.replies.send(Reply::End { request, outcome, usage: Usage::default() });
         }
         ctx.event(Event::Stage { request: request.0, stage: "submit", value: 0 });
@@ -222,6 +228,8 @@ impl Gateway {
     fn end(&mut self, request: RequestId, outcome: Outcome, ctx: &mut Ctx<'_>) {
         let Some(stream) = self.streams.remove(&request) else { return };
         self.timers.remove(&(stream.deadline, request));
+        self.ended += 1;
+        self.drain.tell(ctx.now(), [self.ended, 0]);
         if let Some(at) = stream.again {
             self.timers.remove(&(at, request));
         }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use millstream_runtime::{Ctx, Event, HoldOut, Time};
 
 use crate::cost::Known;
+use crate::drain::Drain;
 use crate::gauges::GroupGauges;
 use crate::message::{
     Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
 };
 use crate::outbox::Tombstones;
-use crate::request::{Logprobs, Request};
-use crate::sched::{Bounds, Scheduler};
+use crate::request::{Logprobs, Refusal, Request};
+use crate::sched::{Amount, Bounds, Scheduler};
 use crate::sequence::Phase;
 
 mod store;
@@ -26,8 +27,6 @@ use watch::Watch;
 
 /// A step that has not come back for so long is lost, and with it the group.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);
-/// What a refused request is told to wait before it tries again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Where a group speaks to.
 #[derive(Clone)]
@@ -61,6 +60,8 @@ pub struct Group {
     store: Option<StoreDoor>,
     /// What steps take.
     watch: Watch,
+    /// How fast who waits begins.
+    drain: Drain,
 }
 
 impl Group {
@@ -80,6 +81,7 @@ impl Group {
             tokens_sent: 0,
             store,
             watch,
+            drain: Drain::default(),
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.gauges.slots_total.set(group.scheduler.pool().state.total());
@@ -93,7 +95,9 @@ impl Group {
         if self.tombstones.covers(sequence) || self.scheduler.knows(sequence) {
             return false;
         }
-        match self.scheduler.add(Arc::clone(request), RETRY_AFTER) {
+        let retry_after = self.drain.predict(ctx.now(), amounts(self.scheduler.waiting()));
+        let late = self.late(request, ctx.now(), retry_after);
+        match late.map_or_else(|| self.scheduler.add(Arc::clone(request), retry_after), Err) {
             Ok(()) => {
                 ctx.event(Event::Stage {
                     request: request.id.0,
@@ -107,6 +111,13 @@ impl Group {
                 false
             }
         }
+    }
+
+    /// Why a request is refused that cannot be in time, as far as that is known.
+    fn late(&self, request: &Request, now: Time, retry_after: Duration) -> Option<Refusal> {
+        let left = Duration::from_nanos(request.deadline.as_nanos().saturating_sub(now.as_nanos()));
+        let needs = self.scheduler.prompt_in(request).filter(|_| self.watch.is_sure())?;
+        (needs > left).then_some(Refusal::Late { needs, left, retry_after })
     }
 
     /// Forgets a request up to an attempt.
@@ -197,6 +208,7 @@ impl Group {
         }
         self.give_up(now);
         self.plan(ctx);
+        self.drain.tell(now, amounts(self.scheduler.begun()));
         self.learn();
         self.ask(ctx);
         if !self.ended.is_empty() {
@@ -265,6 +277,10 @@ impl Group {
             self.lanes.tokens.send(Tokens { tokens, observed });
         }
     }
+}
+
+fn amounts(amount: Amount) -> [u64; 2] {
+    [amount.sequences, amount.tokens]
 }
 
 /// A token that the step brought, as its group sees it.

@@ -6,7 +6,7 @@
 //! 1. [`request`]: what the shell hands in and gets back.
 //! 2. [`gateway`]: the door: bounds, deadlines, and what each client has got so far.
 //! 3. [`tokenizer`]: text to token ids ([`prompt`] and [`text`] are how).
-//! 4. [`router`]: which groups compute it. A prompt with images ([`picture`]) goes to [`encode`] first.
+//! 4. [`router`]: which groups compute it, as [`balance`] chooses. A prompt with images ([`picture`]) goes to [`encode`] first.
 //! 5. [`prefill`]: the prompt, in chunks; then the handover under a lease.
 //! 6. [`decode`]: a token each step.
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
@@ -15,14 +15,17 @@
 //! [`cost`] (how long that will take), [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and
 //! [`sample`] (chooses a token).
 //! Blocks that outlive their group are with [`cache`], which keeps them as [`store`] says and has [`disk`] read and write.
+//! Who is refused is told when to come back by [`drain`].
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
+pub mod balance;
 pub mod cache;
 pub mod cost;
 pub mod decode;
 pub mod detokenizer;
 pub mod disk;
+pub mod drain;
 pub mod encode;
 pub mod error;
 pub mod gateway;

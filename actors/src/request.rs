@@ -106,6 +106,8 @@ pub struct Submit {
     pub observe: Observe,
     /// Whose its blocks are, and how long they are kept.
     pub keeping: Keeping,
+    /// Who waits comes in this order, the lowest number first; 0 is usual.
+    pub priority: i32,
 }
 
 impl Submit {
@@ -125,6 +127,7 @@ impl Submit {
             patience: None,
             observe: Observe::Nothing,
             keeping: Keeping::default(),
+            priority: 0,
         }
     }
 }
@@ -167,6 +170,8 @@ pub struct Request {
     pub observe: Observe,
     /// See [`Submit::keeping`].
     pub keeping: Keeping,
+    /// See [`Submit::priority`].
+    pub priority: i32,
 }
 
 /// What an image is to the model: `[tokens, width]`, shared by all who need it.
@@ -227,6 +232,15 @@ pub enum Refusal {
     /// A bound of the system is reached; come back after this long.
     Overload {
         /// When it is worth trying again.
+        retry_after: Duration,
+    },
+    /// By prediction its prompt would not be computed before its deadline.
+    Late {
+        /// What that takes, with all that comes before it.
+        needs: Duration,
+        /// What is left until the deadline.
+        left: Duration,
+        /// When what waits now will be done.
         retry_after: Duration,
     },
     /// Prompt and answer do not fit the model or its KV memory.

@@ -1,29 +1,25 @@
 //! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
-//! decisions: prefill by outstanding prompt tokens, decode by active requests, the lowest number among equals. A
-//! prefill group that was last sent a prompt that begins alike is taken before the least loaded one, unless more waits
-//! there than its blocks save. A prompt with images goes to an encode actor first, and is placed when it comes back.
+//! decisions; [`crate::balance`] chooses. A prompt with images goes to an encode actor first, and is placed when it comes
+//! back.
 //!
 //! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use beginnings::Beginnings;
 use looks::Looks;
+use millstream_kernels::work::WorkFacts;
 use millstream_runtime::{Actor, Ctx, Event, HoldOut, OfferOut, Time};
 
+use crate::balance::{Beginnings, Capacity, Decodes, Held, Prefills, Prompt, Rule, Sent};
+use crate::drain::Drain;
 use crate::message::{Admit, Cancel, Cause, Departure, Ended, Failure, RouterMessage, SequenceId};
 use crate::outbox::{Outbox, RETRY, Tombstones};
 use crate::request::{Refusal, Request, RequestId};
 
-mod beginnings;
 mod looks;
 
 pub use looks::EncodeDoor;
-
-/// What a request is told when every lane is full.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Lanes to one group.
 #[derive(Clone)]
@@ -34,6 +30,19 @@ pub struct GroupDoor {
     pub admit: Option<OfferOut<Admit>>,
     /// Cancels.
     pub cancel: OfferOut<Cancel>,
+    /// What it can hold.
+    pub capacity: Capacity,
+}
+
+/// How groups are chosen.
+#[derive(Clone)]
+pub struct Choosing {
+    /// Prefill groups are compared so.
+    pub rule: Rule,
+    /// What prompts of the model ask.
+    pub work: WorkFacts,
+    /// Tokens of a chunk.
+    pub chunk_tokens: u32,
 }
 
 /// Where the router speaks to, beside the groups.
@@ -45,18 +54,16 @@ pub struct RouterLanes {
     pub gateway: String,
 }
 
-/// A group as the router sees it.
-struct Load {
+/// A group as the router speaks to it.
+struct Door {
     seat: String,
     admit: Option<OfferOut<Admit>>,
     cancel: Outbox<Cancel>,
-    /// Prompt tokens (prefill) or requests (decode) that were sent and have not ended.
-    outstanding: u64,
 }
 
-impl From<GroupDoor> for Load {
+impl From<GroupDoor> for Door {
     fn from(door: GroupDoor) -> Self {
-        Self { seat: door.seat, admit: door.admit, cancel: Outbox::new(door.cancel), outstanding: 0 }
+        Self { seat: door.seat, admit: door.admit, cancel: Outbox::new(door.cancel) }
     }
 }
 
@@ -65,9 +72,9 @@ struct Route {
     attempt: u32,
     family: Option<RequestId>,
     /// `None` once the prompt has left it, and in joined groups.
-    prefill: Option<usize>,
+    prefill: Option<(usize, Sent)>,
     decode: usize,
-    prompt: u64,
+    held: Held,
     deadline: Time,
     /// Its last token has left the group. The route stays until the gateway has that token: it may still be lost with
     /// the group on its way.
@@ -76,8 +83,10 @@ struct Route {
 
 /// See the module.
 pub struct Router {
-    prefills: Vec<Load>,
-    decodes: Vec<Load>,
+    prefills: Vec<Door>,
+    decodes: Vec<Door>,
+    to_prefill: Prefills,
+    to_decode: Decodes,
     /// Of the prompts that prefill groups computed.
     beginnings: Beginnings,
     /// Requests that have no groups yet.
@@ -86,6 +95,10 @@ pub struct Router {
     routes: BTreeMap<RequestId, Route>,
     deadlines: BTreeSet<(Time, RequestId)>,
     tombstones: Tombstones,
+    /// What has been computed since the start.
+    left: Held,
+    /// How fast that goes.
+    drain: Drain,
 }
 
 impl Router {
@@ -95,17 +108,22 @@ impl Router {
         prefills: Vec<GroupDoor>,
         decodes: Vec<GroupDoor>,
         encoders: Vec<EncodeDoor>,
-        lanes: RouterLanes,
+        (lanes, choosing): (RouterLanes, Choosing),
     ) -> Self {
+        let Choosing { rule, work, chunk_tokens } = choosing;
         Self {
-            prefills: prefills.into_iter().map(Load::from).collect(),
-            decodes: decodes.into_iter().map(Load::from).collect(),
+            to_prefill: Prefills::new(rule, prefills.len(), (work, chunk_tokens)),
+            to_decode: Decodes::new(decodes.iter().map(|door| door.capacity), (0, 1)),
+            prefills: prefills.into_iter().map(Door::from).collect(),
+            decodes: decodes.into_iter().map(Door::from).collect(),
             beginnings: Beginnings::default(),
             looks: Looks::new(encoders),
             lanes,
             routes: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             tombstones: Tombstones::default(),
+            left: Held::default(),
+            drain: Drain::default(),
         }
     }
 
@@ -125,7 +143,7 @@ impl Router {
             true => {
                 self.deadlines.insert((request.deadline, request.id));
             }
-            false => self.refuse(sequence),
+            false => self.refuse(sequence, ctx.now()),
         }
     }
 
@@ -140,55 +158,60 @@ impl Router {
     /// Sends a request to its groups.
     fn place(&mut self, request: Arc<Request>, ctx: &mut Ctx<'_>) {
         let sequence = request.sequence();
+        self.drain.tell(ctx.now(), [self.left.requests, self.left.tokens]);
         let (prefill, decode) = self.groups_for(&request);
-        let Some(decode) = decode else { return self.refuse(sequence) };
-        let door = prefill.map_or(&self.decodes[decode].admit, |number| &self.prefills[number].admit);
+        let Some(decode) = decode else { return self.refuse(sequence, ctx.now()) };
+        let door = prefill.map_or(&self.decodes[decode].admit, |(number, _)| &self.prefills[number].admit);
         let admit = Admit { request: Arc::clone(&request), decode };
         if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
-            return self.refuse(sequence);
+            return self.refuse(sequence, ctx.now());
         }
         ctx.event(Event::Stage { request: request.id.0, stage: "route", value: decode as u64 });
-        if let Some(number) = prefill {
+        if let Some((number, _)) = prefill {
             self.beginnings.learn(&request.hashes, number);
         }
         self.remember(&request, prefill, decode);
     }
 
     /// The groups that a request's family is on, or else those picked for it alone.
-    fn groups_for(&self, request: &Request) -> (Option<usize>, Option<usize>) {
+    fn groups_for(&mut self, request: &Request) -> (Option<(usize, Sent)>, Option<usize>) {
+        let prompt = self.prompt(request);
         let related = |route: &&Route| request.family.is_some() && route.family == request.family;
-        let family = || self.routes.values().filter(related);
-        let prefill = family().find_map(|route| route.prefill).or_else(|| self.pick(request));
-        (prefill, family().map(|route| route.decode).next().or_else(|| least(&self.decodes)))
+        let mut family = self.routes.values().filter(related);
+        let decode = family.clone().map(|route| route.decode).next();
+        let prefill = family.find_map(|route| route.prefill).map(|(number, _)| number);
+        let prefill = prefill.map(|number| (number, self.to_prefill.sent(number, prompt)));
+        let prefill = prefill.or_else(|| self.to_prefill.pick(prompt));
+        (prefill, decode.or_else(|| self.to_decode.pick(held(request))))
     }
 
-    /// The group that computes a prompt; none when decode computes it, joined.
-    fn pick(&self, request: &Request) -> Option<usize> {
-        let least = least(&self.prefills)?;
-        let waits = |number: usize| self.prefills[number].outstanding;
-        let worth = |&(number, blocks): &(usize, usize)| {
-            let saved = request.prompt.len() * blocks / request.hashes.len();
-            waits(number) <= waits(least) + saved as u64
-        };
-        let known = self.beginnings.find(&request.hashes).filter(worth);
-        Some(known.map_or(least, |(number, _)| number))
+    /// What is known of a prompt.
+    fn prompt(&self, request: &Request) -> Prompt {
+        let tokens = request.prompt.len();
+        let known = self.beginnings.find(&request.hashes);
+        let (by, blocks) = known.unzip();
+        let known = tokens * blocks.unwrap_or(0) / request.hashes.len().max(1);
+        Prompt { tokens: tokens as u32, known: known as u32, by }
     }
 
-    fn remember(&mut self, request: &Request, prefill: Option<usize>, decode: usize) {
-        let prompt = request.prompt.len() as u64;
-        if let Some(number) = prefill {
-            self.prefills[number].outstanding += prompt;
+    fn remember(&mut self, request: &Request, prefill: Option<(usize, Sent)>, decode: usize) {
+        if let Some((number, sent)) = prefill {
+            self.to_prefill.add(number, sent);
         }
-        self.decodes[decode].outstanding += 1;
+        let held = held(request);
+        self.to_decode.add(decode, held);
         let (attempt, deadline) = (request.attempt, request.deadline);
         let family = request.family;
-        let route = Route { attempt, family, prefill, decode, prompt, deadline, computed: false };
+        let route = Route { attempt, family, prefill, decode, held, deadline, computed: false };
         self.routes.insert(request.id, route);
         self.deadlines.insert((request.deadline, request.id));
     }
 
-    fn refuse(&mut self, sequence: SequenceId) {
-        let cause = Cause::Refused(Refusal::Overload { retry_after: RETRY_AFTER });
+    fn refuse(&mut self, sequence: SequenceId, now: Time) {
+        let waits = self.routes.values().filter(|route| !route.computed).map(|route| route.held);
+        let waits: Held = waits.sum();
+        let retry_after = self.drain.predict(now, [waits.requests, waits.tokens]);
+        let cause = Cause::Refused(Refusal::Overload { retry_after });
         self.lanes.failures.send(Failure { sequence, cause });
     }
 
@@ -206,7 +229,7 @@ impl Router {
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn ended(&mut self, ended: Ended, now: Time) {
         let Ended { sequence, how } = ended;
         let attempts = [
             self.routes.get(&sequence.request).map(|route| route.attempt),
@@ -217,7 +240,7 @@ impl Router {
         }
         match how {
             Departure::HandedOver => self.left_prefill(sequence.request),
-            Departure::Finished => self.computed(sequence.request),
+            Departure::Finished => self.computed(sequence.request, now),
             Departure::Dropped => {
                 self.forget(sequence.request);
             }
@@ -230,18 +253,20 @@ impl Router {
 
     fn left_prefill(&mut self, request: RequestId) {
         if let Some(route) = self.routes.get_mut(&request)
-            && let Some(number) = route.prefill.take()
+            && let Some((number, sent)) = route.prefill.take()
         {
-            self.prefills[number].outstanding -= route.prompt;
+            self.to_prefill.remove(number, sent);
         }
     }
 
-    fn computed(&mut self, request: RequestId) {
+    fn computed(&mut self, request: RequestId, now: Time) {
         self.left_prefill(request);
         if let Some(route) = self.routes.get_mut(&request)
             && !std::mem::replace(&mut route.computed, true)
         {
-            self.decodes[route.decode].outstanding -= 1;
+            self.to_decode.remove(route.decode, route.held);
+            self.left += route.held;
+            self.drain.tell(now, [self.left.requests, self.left.tokens]);
         }
     }
 
@@ -251,11 +276,11 @@ impl Router {
         }
         let route = self.routes.remove(&request)?;
         self.deadlines.remove(&(route.deadline, request));
-        if let Some(number) = route.prefill {
-            self.prefills[number].outstanding -= route.prompt;
+        if let Some((number, sent)) = route.prefill {
+            self.to_prefill.remove(number, sent);
         }
         if !route.computed {
-            self.decodes[route.decode].outstanding -= 1;
+            self.to_decode.remove(route.decode, route.held);
         }
         Some(route)
     }
@@ -290,7 +315,7 @@ impl Router {
         if route.computed {
             return; // its groups have let go of it
         }
-        if let Some(number) = route.prefill {
+        if let Some((number, _)) = route.prefill {
             self.prefills[number].cancel.send(cancel);
         }
         self.decodes[route.decode].cancel.send(cancel);
@@ -304,9 +329,9 @@ impl Router {
     }
 }
 
-/// The number of the least loaded group.
-fn least(groups: &[Load]) -> Option<usize> {
-    (0..groups.len()).min_by_key(|&number| (groups[number].outstanding, number))
+/// What a request adds to a decode group.
+fn held(request: &Request) -> Held {
+    Held::one((request.prompt.len() + request.sent.len()) as u64)
 }
 
 impl Actor for Router {
@@ -317,7 +342,7 @@ impl Actor for Router {
             RouterMessage::Arrive(request) => self.arrive(request, ctx),
             RouterMessage::Spans(request) => self.seen(request, ctx),
             RouterMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
-            RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended)),
+            RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended, ctx.now())),
         }
     }
 
@@ -351,7 +376,7 @@ impl Actor for Router {
         }
         if let Some(number) = self.prefills.iter().position(|group| group.seat == peer) {
             self.prefills[number].cancel.clear();
-            self.lose(|route| route.prefill == Some(number));
+            self.lose(|route| route.prefill.is_some_and(|(at, _)| at == number));
         }
         if let Some(number) = self.decodes.iter().position(|group| group.seat == peer) {
             self.decodes[number].cancel.clear();

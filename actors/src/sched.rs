@@ -3,13 +3,13 @@
 //!
 //! A step is a map from sequence to number of tokens, so prompts cut into chunks, single tokens and recomputation after
 //! preemption are one case. Rules, in order:
-//! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
+//! 1. running sequences first, in the order of their rights (`sched/queue.rs`: by priority, then the oldest first); one that needs a single token always takes part, prompts share
 //!    `chunk_tokens`, and what time the step has (`sched/budget.rs` says how);
-//! 2. waiting sequences in order of arrival, none overtakes (but one that waits for a beginning it shares); one starts
+//! 2. waiting sequences in that order too, tenants by turns; none overtakes (but one that waits for a beginning it shares); one starts
 //!    when blocks for all its tokens can be had, and a slot where the model keeps a state beside them;
 //! 3. blocks that hold the beginning of a sequence are shared, not computed again (`sched/reuse.rs` says how);
-//! 4. when a running sequence needs a block and none is free, the youngest running one gives its blocks back and waits
-//!    in its old place. The oldest therefore always gets on, and a preempted answer goes on with the tokens it would
+//! 4. when a running sequence needs a block and none is free, the last of them in that order gives its blocks back and waits
+//!    in its old place. The first therefore always gets on, and a preempted answer goes on with the tokens it would
 //!    have had, since those depend on the request alone.
 //!
 //! One step is in flight at a time; what it touches is not given back before it is done.
@@ -27,11 +27,14 @@ use crate::store::Payload;
 
 mod budget;
 mod plan;
+mod queue;
 mod reuse;
 mod snapshot;
 mod stored;
 
 pub use budget::Timing;
+pub use queue::Amount;
+use queue::Queue;
 pub use reuse::Reused;
 pub use snapshot::Promised;
 use snapshot::Taken;
@@ -47,6 +50,10 @@ pub struct Bounds {
     pub sequences_max: usize,
     /// Sequences that may wait.
     pub waiting_max: usize,
+    /// Tokens of theirs.
+    pub waiting_tokens_max: u64,
+    /// Steps after which nobody overtakes a sequence any more.
+    pub wait_steps_max: u64,
     /// Tokens in a block.
     pub block_size: u32,
     /// Blocks of KV memory.
@@ -130,6 +137,7 @@ pub struct Scheduler {
     exports: Vec<Export>,
     shelf: Shelf,
     taken: Taken,
+    queue: Queue,
     flight: Option<Flight>,
     steps: u64,
     preemptions: u64,
@@ -150,6 +158,7 @@ impl Scheduler {
             exports: Vec::new(),
             shelf: Shelf::default(),
             taken: Taken::default(),
+            queue: Queue::default(),
             flight: None,
             steps: 0,
             preemptions: 0,
@@ -161,7 +170,9 @@ impl Scheduler {
     pub fn add(&mut self, request: Arc<Request>, retry_after: std::time::Duration) -> Result<(), Refusal> {
         let sent = Arc::clone(&request.sent);
         self.check_reach(&request)?;
-        if self.count(Phase::Waiting) >= self.bounds.waiting_max {
+        let (waiting, tokens) = (self.waiting(), request.prompt.len() as u64);
+        let long = waiting.sequences > 0 && waiting.tokens + tokens > self.bounds.waiting_tokens_max;
+        if waiting.sequences as usize >= self.bounds.waiting_max || long {
             return Err(Refusal::Overload { retry_after });
         }
         self.insert(Sequence::new(request, &sent, self.bounds.reuse.as_ref()));
@@ -357,8 +368,9 @@ impl Scheduler {
         self.count(Phase::Running) + self.count(Phase::Arriving)
     }
 
-    fn insert(&mut self, sequence: Sequence) {
+    fn insert(&mut self, mut sequence: Sequence) {
         self.arrived += 1;
+        sequence.since = self.steps;
         let twin = self.arrivals.insert(sequence.id(), self.arrived);
         assert!(twin.is_none(), "{:?} is here already", sequence.id());
         self.sequences.insert(self.arrived, sequence);

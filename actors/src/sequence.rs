@@ -66,6 +66,8 @@ pub struct Sequence {
     pub hashes: Vec<BlockHash>,
     /// What was found of it.
     pub found: Found,
+    /// Steps of its group before it came.
+    pub since: u64,
     /// The most that `computed` ever was: what is found below was paid for.
     reached: usize,
     /// Where it stands.
@@ -99,6 +101,7 @@ impl Sequence {
             promised: None,
             hashes,
             found: Found::default(),
+            since: 0,
             reached: 0,
             phase: Phase::Waiting,
             tally,
@@ -109,6 +112,11 @@ impl Sequence {
     /// Its name.
     pub fn id(&self) -> SequenceId {
         self.request.sequence()
+    }
+
+    /// Something of it was computed, or found, before.
+    pub fn has_begun(&self) -> bool {
+        self.reached > 0
     }
 
     /// As the ledger knows it.

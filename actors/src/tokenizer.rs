@@ -135,6 +135,7 @@ impl TokenizerActor {
             deadline: message.deadline,
             observe: submit.observe.clone(),
             keeping: submit.keeping,
+            priority: submit.priority,
         })
     }
 }

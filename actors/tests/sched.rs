@@ -1,6 +1,8 @@
 //! The scheduler against a memory that remembers: every row must find, in its block table, exactly the tokens before it.
 //! A block that is freed too early, shared by mistake or lost in a preemption shows as a foreign token.
 
+#[path = "sched/rights.rs"]
+mod rights;
 #[path = "sched/snapshots.rs"]
 mod snapshots;
 #[path = "sched/state.rs"]
@@ -18,6 +20,7 @@ use millstream_actors::message::SequenceId;
 use millstream_actors::request::{Observe, Request, RequestId};
 use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use proptest::prelude::*;
+use rights::{Rights, any_rights};
 use windows::{EXACT, KEEP, WINDOW};
 use world::{World, bounds, request, with_snapshots, with_state};
 
@@ -37,8 +40,8 @@ fn cached(world: &World, id: u64) -> u32 {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Add { shared: usize, prompt: usize, tokens: u32 },
-    Adopt { shared: usize, prompt: usize, tokens: u32 },
+    Add { shared: usize, prompt: usize, tokens: u32, rights: Rights },
+    Adopt { shared: usize, prompt: usize, tokens: u32, rights: Rights },
     Arrive,
     Abort(usize),
     Plan,
@@ -51,8 +54,8 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let numbers = || (0usize..40, 1usize..40, 1u32..24);
     prop_oneof![
-        2 => numbers().prop_map(|(shared, prompt, tokens)| Op::Add { shared, prompt, tokens }),
-        1 => numbers().prop_map(|(shared, prompt, tokens)| Op::Adopt { shared, prompt, tokens }),
+        2 => (numbers(), any_rights()).prop_map(|((shared, prompt, tokens), rights)| Op::Add { shared, prompt, tokens, rights }),
+        1 => (numbers(), any_rights()).prop_map(|((shared, prompt, tokens), rights)| Op::Adopt { shared, prompt, tokens, rights }),
         2 => Just(Op::Arrive),
         1 => (0usize..8).prop_map(Op::Abort),
         5 => Just(Op::Plan),
@@ -64,18 +67,18 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn any_bounds() -> impl Strategy<Value = Bounds> {
-    (1usize..50, 1usize..6, 1usize..8, 1u32..9, 8usize..40, any::<bool>()).prop_map(
-        |(chunk_tokens, sequences_max, waiting_max, block_size, blocks, reuse)| Bounds {
-            chunk_tokens,
-            sequences_max,
-            waiting_max,
-            ..bounds(reuse, block_size, blocks)
+    let queue = (1usize..8, 20u64..200, 1u64..60);
+    (1usize..50, 1usize..6, queue, 1u32..9, 8usize..40, any::<bool>()).prop_map(
+        |(chunk_tokens, sequences_max, queue, block_size, blocks, reuse)| {
+            let (waiting_max, waiting_tokens_max, wait_steps_max) = queue;
+            let plain = bounds(reuse, block_size, blocks);
+            Bounds { chunk_tokens, sequences_max, waiting_max, waiting_tokens_max, wait_steps_max, ..plain }
         },
     )
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: histories(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_sequence_gives_the_answer_it_gives_alone(bounds in any_bounds(), ops in proptest::collection::vec(op(), 1..200)) {
@@ -93,6 +96,11 @@ proptest! {
     fn every_sequence_that_goes_on_with_a_snapshot_gives_the_answer_it_gives_alone(bounds in any_snapshots(), ops in proptest::collection::vec(op(), 1..200)) {
         live(World::new(bounds), ops);
     }
+}
+
+/// Histories of each kind: more than usual where `MILLSTREAM_SEEDS` says so.
+fn histories() -> u32 {
+    std::env::var("MILLSTREAM_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(600)
 }
 
 /// Bounds of a model with a state, or without, whose snapshots are kept.
@@ -117,11 +125,11 @@ fn any_state() -> impl Strategy<Value = Bounds> {
 fn live(mut world: World, ops: Vec<Op>) {
     for (id, op) in (1u64..).zip(ops) {
         match op {
-            Op::Add { shared, prompt: length, tokens } => {
-                world.add(request(id, &prompt(id, shared, length), tokens));
+            Op::Add { shared, prompt: length, tokens, rights } => {
+                world.add(rights.of(&world, &request(id, &prompt(id, shared, length), tokens)));
             }
-            Op::Adopt { shared, prompt: length, tokens } => {
-                world.adopt(request(id, &prompt(id, shared, length), tokens));
+            Op::Adopt { shared, prompt: length, tokens, rights } => {
+                world.adopt(rights.of(&world, &request(id, &prompt(id, shared, length), tokens)));
             }
             Op::Arrive => world.arrive(),
             Op::Abort(nth) => world.abort(nth),

@@ -92,6 +92,14 @@ impl Fault {
             Refusal::Overload { retry_after } => {
                 Self::overload("all places are taken; try again after the time in Retry-After", *retry_after)
             }
+            Refusal::Late { needs, left, retry_after } => {
+                let message = format!(
+                    "the prompt would be computed in {:.1} s by what waits before it, and the request has {:.1} s left",
+                    needs.as_secs_f64(),
+                    left.as_secs_f64()
+                );
+                Self::overload(message, *retry_after).coded("deadline_unreachable")
+            }
             Refusal::TooLong { tokens, limit } => {
                 let message = format!(
                     "the prompt and the answer asked for come to at least {tokens} tokens, but only {limit} fit; shorten the \

@@ -96,9 +96,8 @@ pub(crate) fn settings(settings: &Settings) -> Vec<(&'static str, Scalar)> {
             list.push(("joined", Scalar::Flag(group.joined)));
             list
         }
-        Settings::Tokenizer(_) | Settings::Router(_) | Settings::Detokenizer(_) | Settings::Other => {
-            Vec::new()
-        }
+        Settings::Router(router) => vec![("prefill", Scalar::Text(router.prefill.to_string()))],
+        Settings::Tokenizer(_) | Settings::Detokenizer(_) | Settings::Other => Vec::new(),
     }
 }
 
@@ -144,6 +143,7 @@ fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {
         ("block_size", Scalar::Count(group.block_size.into())),
         ("memory", Scalar::Bytes(group.memory)),
         ("waiting_max", Scalar::Count(group.waiting_max as u64)),
+        ("waiting_tokens_max", Scalar::Count(group.waiting_tokens_max)),
         ("lease", Scalar::Time(group.lease)),
         ("pinned", Scalar::Flag(group.pinned)),
         ("prefix_reuse", Scalar::Flag(group.prefix_reuse)),

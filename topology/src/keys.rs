@@ -223,6 +223,19 @@ pub(crate) static GATEWAY: &[Key] = &[
     ),
 ];
 
+/// The router.
+pub(crate) static ROUTER: &[Key] = &[
+    ROLE,
+    ON,
+    key(
+        "prefill",
+        Kind::Choice(crate::plan::PrefillRule::WORDS),
+        Preset::Found("`earliest` where a tier outlives the groups, otherwise `cache_aware`"),
+        "How the group for a prompt is picked: by when it would be computed, wherever its beginning lies; the same where only \
+         the group that computed its beginning finds it; one after the other; or by the prompt tokens that wait.",
+    ),
+];
+
 macro_rules! group_keys {
     ($($more:expr),* $(,)?) => {
         &[
@@ -256,6 +269,12 @@ macro_rules! group_keys {
                 Kind::Count { least: 1, most: 1_000_000 },
                 Preset::Found("512, or the gateway's `requests_max` where that is more"),
                 "Sequences that wait for a place.",
+            ),
+            count(
+                "waiting_tokens_max",
+                1 << 40,
+                1 << 20,
+                "Tokens of the prompts that wait for a place; a prompt that finds none waiting may be longer.",
             ),
             key(
                 "lease",
@@ -459,20 +478,17 @@ pub(crate) fn of_role(role: &crate::plan::Role) -> &'static [Key] {
         Role::Prefill => PREFILL,
         Role::Decode => DECODE,
         Role::Encode => ENCODE,
-        Role::Tokenizer
-        | Role::Router
-        | Role::Detokenizer
-        | Role::Cache
-        | Role::Experts
-        | Role::Custom(_) => ACTOR,
+        Role::Router => ROUTER,
+        Role::Tokenizer | Role::Detokenizer | Role::Cache | Role::Experts | Role::Custom(_) => ACTOR,
     }
 }
 
 /// Where a key that was said in the wrong table belongs.
 pub(crate) fn home_of(name: &str) -> Option<&'static str> {
-    let homes: [(&'static str, &[Key]); 11] = [
+    let homes: [(&'static str, &[Key]); 12] = [
         ("a table of [actors]", ACTOR),
         ("an actor of the role gateway", GATEWAY),
+        ("an actor of the role router", ROUTER),
         ("actors of the roles prefill and decode", PREFILL),
         ("an actor of the role decode", DECODE),
         ("an actor of the role encode", ENCODE),

@@ -39,8 +39,8 @@ pub use expand::expand;
 pub use id::{ActorName, HostName, NAME_LEN_MAX, PlanId, PortName};
 pub use plan::{
     Activations, ActorPlan, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
-    GroupSettings, Host, KvFormat, Limits, Link, Note, Plan, Policy, Port, Retention, Role, RouterSettings,
-    Scalar, Settings, Tenant, Tier, TokenizerSettings, Windows, Wire,
+    GroupSettings, Host, KvFormat, Limits, Link, Note, Plan, Policy, Port, PrefillRule, Retention, Role,
+    RouterSettings, Scalar, Settings, Tenant, Tier, TokenizerSettings, Windows, Wire,
 };
 pub use replay::{NoReplay, Replay};
 pub use resolve::{HostFacts, check, laptop, resolve};

@@ -63,6 +63,15 @@ impl Plan {
         })
     }
 
+    /// How the group for a prompt is picked.
+    pub fn prefill_rule(&self) -> PrefillRule {
+        let said = self.actors.iter().find_map(|actor| match &actor.settings {
+            Settings::Router(settings) => Some(settings.prefill),
+            _ => None,
+        });
+        said.unwrap_or(PrefillRule::CacheAware)
+    }
+
     /// The actor of this name.
     pub fn actor(&self, name: &str) -> Option<&ActorPlan> {
         self.actors.iter().find(|actor| actor.name == name)
@@ -272,9 +281,12 @@ pub struct GatewaySettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenizerSettings {}
 
-/// How a group is chosen; nothing to choose yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RouterSettings {}
+/// How a group is chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouterSettings {
+    /// For a prompt.
+    pub prefill: PrefillRule,
+}
 
 /// How tokens become text; nothing to choose yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -332,6 +344,8 @@ pub struct GroupSettings {
     pub memory: u64,
     /// Sequences that wait for a place.
     pub waiting_max: usize,
+    /// Tokens of the prompts that wait for a place.
+    pub waiting_tokens_max: u64,
     /// How long blocks are kept for a hand-over that nobody takes.
     #[serde(with = "time_text")]
     pub lease: Duration,
@@ -469,6 +483,21 @@ pub enum Windows {
     State,
 }
 
+/// How the group for a prompt is picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrefillRule {
+    /// By when it would be computed, wherever its beginning lies.
+    Earliest,
+    /// The same where only the group that computed its beginning finds it.
+    CacheAware,
+    /// One after the other.
+    RoundRobin,
+    /// By the prompt tokens that wait there.
+    LeastLoaded,
+}
+
+words!(PrefillRule: Earliest "earliest", CacheAware "cache_aware", RoundRobin "round_robin", LeastLoaded "least_loaded");
 words!(KvFormat: F32 "f32", F16 "f16", Q8 "q8", Fp4 "fp4");
 words!(Activations: Int8 "int8", F32 "f32");
 words!(Windows: Blocks "blocks", State "state");

@@ -14,8 +14,8 @@ use crate::lanes;
 use crate::place::{self, Hosts};
 use crate::plan::{
     Activations, ActorPlan, CLASSES, Cache, DetokenizerSettings, Devices, EncodeSettings, GatewaySettings,
-    GroupSettings, KvFormat, Limits, Note, Plan, Retention, Role, RouterSettings, Settings, Tenant, Tier,
-    TokenizerSettings, Windows, quoted,
+    GroupSettings, KvFormat, Limits, Note, Plan, PrefillRule, Retention, Role, RouterSettings, Settings,
+    Tenant, Tier, TokenizerSettings, Windows, quoted,
 };
 use crate::read::Later;
 use crate::section::Section;
@@ -81,6 +81,8 @@ pub(crate) struct Draft {
     pub(crate) actors: Vec<DraftActor>,
     pub(crate) cores: usize,
     pub(crate) joined: bool,
+    /// Blocks outlive the group that computed them.
+    pub(crate) outlives: bool,
 }
 
 /// An actor whose place is known.
@@ -112,7 +114,8 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
     let mut actors: Vec<ActorSpec> = spec.actors.clone();
     imply(&mut actors, findings);
     let placed = actors.into_iter().filter_map(|actor| place_actor(actor, &hosts, findings)).collect();
-    let mut draft = Draft { hosts, actors: placed, cores: facts.cores.max(1), joined: false };
+    let outlives = cache(&spec.root).keeps_blocks();
+    let mut draft = Draft { hosts, actors: placed, cores: facts.cores.max(1), joined: false, outlives };
     beside_the_gateway(&mut draft);
     draft.actors.sort_by(|a, b| (&a.role, &a.name).cmp(&(&b.role, &b.name)));
     draft.joined = joined(&draft);
@@ -232,7 +235,7 @@ fn actor_plan(actor: &DraftActor, draft: &Draft) -> ActorPlan {
     let settings = match actor.role {
         Role::Gateway => Settings::Gateway(gateway(section)),
         Role::Tokenizer => Settings::Tokenizer(TokenizerSettings {}),
-        Role::Router => Settings::Router(RouterSettings {}),
+        Role::Router => Settings::Router(router(section, draft)),
         Role::Detokenizer => Settings::Detokenizer(DetokenizerSettings {}),
         Role::Prefill => Settings::Prefill(group(actor, draft)),
         Role::Decode => Settings::Decode(group(actor, draft)),
@@ -272,6 +275,12 @@ fn gateway(section: &Section) -> GatewaySettings {
         tokens_max: section.count32("tokens_max"),
         hosts: lower(section, "hosts"),
     }
+}
+
+fn router(section: &Section, draft: &Draft) -> RouterSettings {
+    let said = section.text("prefill").and_then(|word| PrefillRule::from_word(&word));
+    let found = if draft.outlives { PrefillRule::Earliest } else { PrefillRule::CacheAware };
+    RouterSettings { prefill: said.unwrap_or(found) }
 }
 
 /// Names of servers, which are the same in capitals.
@@ -324,6 +333,7 @@ fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
         block_size: block_size(section, draft),
         memory: section.number("memory"),
         waiting_max: waiting.unwrap_or_else(|| draft.crowd().max(WAITING_LEAST)),
+        waiting_tokens_max: section.number("waiting_tokens_max"),
         lease: section.time("lease"),
         pinned: section.flag("pinned").unwrap_or(false),
         prefix_reuse: section.flag("prefix_reuse").unwrap_or(true),

@@ -8,6 +8,7 @@ use millstream_topology::{GroupSettings, Plan, Port, Role};
 
 use super::wiring::Wiring;
 use super::{EncodePlan, GroupPlan, cache_name, disk_unit};
+use crate::balance::Capacity;
 use crate::decode::PrefillLane;
 use crate::encode::EncodeLanes;
 use crate::error::Error;
@@ -189,7 +190,8 @@ fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (us
                 cache: PrefillMessage::Cache,
                 done: PrefillMessage::Done,
             };
-            let place = Place { name, number, router, role: "prefill", seat, rank, admits: true };
+            let holds = group.capacity();
+            let place = Place { name, number, router, role: "prefill", seat, rank, admits: true, holds };
             ends(wiring, seats, place, into)
         }
         Scheduling::Decode(seat) => {
@@ -200,7 +202,9 @@ fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (us
                 done: DecodeMessage::Done,
             };
             let admits = group.settings.joined;
-            ends(wiring, seats, Place { name, number, router, role: "decode", seat, rank, admits }, into)
+            let holds = group.capacity();
+            let place = Place { name, number, router, role: "decode", seat, rank, admits, holds };
+            ends(wiring, seats, place, into)
         }
     }
 }
@@ -214,6 +218,7 @@ struct Place<'a, M> {
     seat: &'a Seat<M>,
     rank: &'a Seat<Step>,
     admits: bool,
+    holds: Capacity,
 }
 
 /// How a scheduler seat takes what every group gets.
@@ -237,7 +242,7 @@ where
     S: Fn(CacheAnswer) -> M + Send + Sync + 'static,
     D: Fn(StepDone) -> M + Send + Sync + 'static,
 {
-    let Place { name, number, router, role, seat, rank, admits } = place;
+    let Place { name, number, router, role, seat, rank, admits, holds } = place;
     let (plan, g) = (wiring.plan, &mut wiring.graph);
     let room = |from: &str, to: &str| capacity(plan, from, to);
     let admit = room("router.admit", &format!("{role}.admit"));
@@ -249,6 +254,7 @@ where
         admit: admits
             .then(|| g.offer(&format!("router.admit.{name}"), &seats.router, seat, admit, into.admit)),
         cancel: g.urgent_offer(&format!("router.cancel.{name}"), &seats.router, seat, cancel, into.cancel),
+        capacity: holds,
     };
     let to_text = DetokenizerMessage::Tokens;
     let (store, answers) =

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use millstream_kernels::{Backend as _, CpuBackend, Facts};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
-use millstream_topology::{GatewaySettings, Plan, Role, Settings};
+use millstream_topology::{GatewaySettings, Plan, PrefillRule, Role, Settings};
 
 use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats, WISHES};
 use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit, keeping};
+use crate::balance::Rule;
 use crate::cache::{Cache, Lasting};
 use crate::cost::{Coefficients, Known};
 use crate::decode::{Decode, PrefillLane};
@@ -27,7 +28,7 @@ use crate::message::{
 use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
-use crate::router::{EncodeDoor, Router, RouterLanes};
+use crate::router::{Choosing, EncodeDoor, Router, RouterLanes};
 use crate::sched::{Bounds, StoreBounds, Timing};
 use crate::store::{Buffers, Payload, TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
@@ -36,6 +37,8 @@ use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 const HOST_BYTES: u64 = 1 << 28;
 /// Memory of blocks on their way between groups that is kept, where nothing stores them.
 const BETWEEN_BYTES: u64 = 1 << 26;
+/// Steps after which nobody overtakes a sequence: some minutes, and more than the whole queue takes as a rule.
+const WAIT_STEPS_MAX: u64 = 8_192;
 /// What a disk takes in the simulator: a fast local one.
 const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0 };
 /// Messages between shell and gateway.
@@ -278,8 +281,12 @@ impl Wiring<'_> {
             picked.map(|(ends, _)| ends.door.clone()).collect::<Vec<_>>()
         };
         let (prefills, decodes) = (doors(true), doors(false));
+        let chunk_tokens = groups.first().map_or(1, |group| group.settings.chunk_tokens);
+        let choosing =
+            Choosing { rule: rule(self.plan), work: self.resources.model.facts().work.clone(), chunk_tokens };
         self.graph.actor(seat, move || {
-            Router::new(prefills.clone(), decodes.clone(), encoders.clone(), lanes.clone())
+            let how = (lanes.clone(), choosing.clone());
+            Router::new(prefills.clone(), decodes.clone(), encoders.clone(), how)
         });
     }
 
@@ -366,6 +373,8 @@ impl Wiring<'_> {
             chunk_tokens: settings.chunk_tokens as usize,
             sequences_max: settings.sequences_max,
             waiting_max: settings.waiting_max,
+            waiting_tokens_max: settings.waiting_tokens_max,
+            wait_steps_max: WAIT_STEPS_MAX,
             block_size: settings.block_size,
             blocks: plan.blocks,
             end_tokens: self.resources.end_tokens(),
@@ -428,6 +437,16 @@ impl Wiring<'_> {
 
     fn decode(&mut self, seat: Seat<DecodeMessage>, group: GroupRecipe, lanes: Vec<PrefillLane>) {
         self.graph.actor(seat, move || Decode::new(group.group(), lanes.clone()));
+    }
+}
+
+/// How prefill groups are compared.
+fn rule(plan: &Plan) -> Rule {
+    match plan.prefill_rule() {
+        PrefillRule::Earliest => Rule::Earliest,
+        PrefillRule::CacheAware => Rule::CacheAware,
+        PrefillRule::RoundRobin => Rule::RoundRobin,
+        PrefillRule::LeastLoaded => Rule::LeastLoaded,
     }
 }
 

@@ -39,6 +39,11 @@ impl Watch {
         Self { work, estimator: Estimator::new(prior), known, trials, sent: Work::default(), done: None }
     }
 
+    /// Enough was measured for predictions to be relied on.
+    pub fn is_sure(&self) -> bool {
+        self.estimator.seen() >= TELL
+    }
+
     pub fn coefficients(&self) -> Coefficients {
         self.estimator.coefficients()
     }

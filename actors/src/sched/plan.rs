@@ -21,7 +21,7 @@ struct Choice {
 
 impl Scheduler {
     pub(super) fn rows(&mut self) -> (Vec<(u64, usize)>, Vec<StepRow>) {
-        let running = self.in_phase(Phase::Running);
+        let running = self.by_right();
         if self.bounds.state.is_none() {
             running.iter().for_each(|&arrival| self.catch_up(arrival));
         }
@@ -29,30 +29,29 @@ impl Scheduler {
         for arrival in running {
             self.choose(arrival, &mut choice);
         }
-        for arrival in self.in_phase(Phase::Waiting) {
-            if self.is_spent(&choice.budget) {
-                break;
-            }
+        let mut line = self.line();
+        while let Some(arrival) = self.queue.next(&mut line)
+            && !self.is_spent(&choice.budget)
+        {
             if self.awaits_store(arrival) || self.gains_by_waiting(arrival, &choice.rows) {
+                self.queue.pass(&mut line);
                 continue;
             }
             if !self.begin(arrival) {
                 break;
             }
+            self.queue.charge(&line);
+            self.queue.pass(&mut line);
             self.choose(arrival, &mut choice);
         }
         let rows = choice.rows.iter().map(|&(arrival, count)| self.row(arrival, count)).collect();
         (choice.rows, rows)
     }
 
-    fn in_phase(&self, phase: Phase) -> Vec<u64> {
-        self.sequences.iter().filter(|(_, s)| s.phase == phase).map(|(&arrival, _)| arrival).collect()
-    }
-
     /// Gives a running sequence its share of the step, if blocks can be had and nobody computes its next one already.
     fn choose(&mut self, arrival: u64, choice: &mut Choice) {
         if self.sequences[&arrival].phase != Phase::Running {
-            return; // preempted while an older one was served
+            return; // preempted while one before it was served
         }
         let sequence = &self.sequences[&arrival];
         let count = if sequence.pending() == 1 { 1 } else { self.share(sequence, &choice.budget) };
@@ -87,7 +86,7 @@ impl Scheduler {
         room
     }
 
-    /// Blocks for `positions` of a running sequence, taken from the youngest if need be. False when that was itself.
+    /// Blocks for `positions` of a running sequence, taken from who comes last if need be. False when that was itself.
     fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
         loop {
             let sequence = &self.sequences[&arrival];
@@ -97,10 +96,10 @@ impl Scheduler {
                 sequence.blocks.extend(blocks);
                 return true;
             }
-            let youngest = self.in_phase(Phase::Running).last().copied();
-            let youngest = youngest.expect("the sequence that asks is running");
-            self.preempt(youngest);
-            if youngest == arrival {
+            let last = self.by_right().last().copied();
+            let last = last.expect("the sequence that asks is running");
+            self.preempt(last);
+            if last == arrival {
                 return false;
             }
         }

@@ -28,6 +28,8 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         chunk_tokens: 16,
         sequences_max: 4,
         waiting_max: 4,
+        waiting_tokens_max: 1_000,
+        wait_steps_max: 1_000,
         block_size,
         blocks,
         end_tokens: Arc::from([END]),
@@ -72,6 +74,7 @@ pub fn request(id: u64, prompt: &[u32], tokens_max: u32) -> Arc<Request> {
         deadline: Time::from_nanos(u64::MAX),
         observe: Observe::Nothing,
         keeping: Keeping::default(),
+        priority: 0,
     })
 }
 
@@ -262,6 +265,8 @@ pub struct World {
     pub found: BTreeMap<RequestId, Found>,
     /// Everything that may be found.
     known: Vec<Known>,
+    /// Steps that were planned, or could have been: its clock.
+    pub now: u64,
     /// Snapshots, and what is asked of them.
     pub shelf: Snapshots,
     asks: Vec<CacheAsk>,
@@ -285,6 +290,7 @@ impl World {
             computed: 0,
             found: BTreeMap::new(),
             known: Vec::new(),
+            now: 0,
             shelf: Snapshots::new(4_000),
             asks: Vec::new(),
         }
@@ -351,15 +357,28 @@ impl World {
     pub fn abort(&mut self, nth: usize) {
         let known: Vec<SequenceId> = self.scheduler.select(|_| true);
         if !known.is_empty() {
-            let id = known[nth % known.len()];
-            assert!(self.scheduler.abort(id));
-            self.arriving.retain(|arrival| arrival.id != id);
-            self.asks.retain(|ask| ask.sequence() != id);
-            self.requests.remove(&id);
+            self.forget(known[nth % known.len()]);
         }
     }
 
+    /// What is past its deadline goes, as a group has it.
+    fn expire(&mut self) {
+        let now = Time::from_nanos(self.now);
+        for id in self.scheduler.select(|request| request.deadline <= now) {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: SequenceId) {
+        assert!(self.scheduler.abort(id));
+        self.arriving.retain(|arrival| arrival.id != id);
+        self.asks.retain(|ask| ask.sequence() != id);
+        self.requests.remove(&id);
+    }
+
     pub fn plan(&mut self) {
+        self.now += 1;
+        self.expire();
         if self.flight.is_none()
             && let Some(step) = self.scheduler.plan()
         {
@@ -445,7 +464,9 @@ impl World {
         let pool = self.scheduler.pool();
         pool.audit();
         assert_eq!(pool.total(), self.bounds.blocks);
+        let waiting = self.scheduler.waiting();
         assert!(self.scheduler.count(Phase::Waiting) <= self.bounds.waiting_max + self.bounds.sequences_max);
+        assert_eq!(waiting.sequences as usize, self.scheduler.count(Phase::Waiting));
         let owning = self.scheduler.count(Phase::Running) + self.scheduler.count(Phase::Arriving);
         let slots = self.bounds.state.map_or(0, |_| owning + self.scheduler.count(Phase::Doomed));
         let slots = if self.bounds.store.is_some() { pool.state.total() } else { slots };

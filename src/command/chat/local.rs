@@ -86,6 +86,7 @@ fn words(outcome: &Outcome) -> String {
         Outcome::Expired => "the request's time is over".to_owned(),
         Outcome::Failed(cause) => format!("the answer failed: {cause}"),
         Outcome::Refused(Refusal::Overload { .. }) => "all places are taken".to_owned(),
+        Outcome::Refused(Refusal::Late { .. }) => "there is too little time for it".to_owned(),
         Outcome::Refused(Refusal::TooLong { tokens, limit }) => {
             format!("the conversation comes to at least {tokens} tokens, but only {limit} fit")
         }

@@ -193,6 +193,13 @@ mod tests {
     }
 
     #[test]
+    fn priorities_are_whole_numbers() {
+        assert_eq!(submit(&read(json!({}))).priority, 0);
+        assert_eq!(submit(&read(json!({"priority": -3}))).priority, -3);
+        assert_eq!(fault(json!({"priority": "high"})).param.as_deref(), Some("priority"));
+    }
+
+    #[test]
     fn wishes_are_refused_by_name() {
         for (name, value) in [
             ("tools", json!([{"type": "function"}])),

@@ -137,6 +137,8 @@ mod tests {
         assert_eq!(path(json!({"prompt": vec!["a"; 17]})), "prompt");
         assert_eq!(path(json!({"prompt": vec!["a"; 16], "n": 5})), "n");
         assert_eq!(path(json!({"prompt": "a", "logprobs": 21})), "logprobs");
+        assert_eq!(path(json!({"prompt": "a", "priority": 0.5})), "priority");
+        assert_eq!(path(json!({"prompt": "a", "priority": 1u64 << 31})), "priority");
         assert_eq!(path(json!({"prompt": "a", "logprobs": 1, "echo": true})), "logprobs");
         assert_eq!(path(json!({"prompt": "a", "suffix": "b"})), "suffix");
         assert_eq!(path(json!({"prompt": "a", "best_of": 2})), "best_of");

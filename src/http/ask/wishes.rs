@@ -42,6 +42,7 @@ pub(super) const SERVED: &[&str] = &[
     "stop",
     "stop_token_ids",
     "ignore_eos",
+    "priority",
 ];
 
 /// What every request for `prompt` wishes; how long an answer may be, and what is said of its tokens, is left open.
@@ -52,6 +53,7 @@ pub(super) fn wishes(fields: &Fields<'_>, prompt: Arc<Prompt>) -> Result<Submit,
         stop_tokens: stop_tokens.unwrap_or_default(),
         tokens_min: fields.get("min_tokens").map_or(Ok(0), |field| field.count(0, u32::MAX))?,
         ignore_end: fields.get("ignore_eos").map_or(Ok(false), |field| field.flag())?,
+        priority: fields.get("priority").map_or(Ok(0), |field| priority(&field))?,
         ..Submit::new(prompt, sampling(fields)?)
     })
 }
@@ -91,6 +93,14 @@ fn sampling(fields: &Fields<'_>) -> Result<Sampling, Fault> {
         frequency: number("frequency_penalty", (-2.0, 2.0), 0.0)?,
         bias: fields.get("logit_bias").map_or(Ok(Vec::new()), |field| bias(&field))?,
         seed: fields.get("seed").map_or_else(|| Ok(clock::fresh_seed()), |field| field.bits())?,
+    })
+}
+
+/// A whole number, the lowest first, as others have it.
+fn priority(field: &Field<'_>) -> Result<i32, Fault> {
+    let number = field.value().as_i64().and_then(|number| i32::try_from(number).ok());
+    number.ok_or_else(|| {
+        field.fault("expected a whole number of 32 bits; the lowest comes first").coded("invalid_type")
     })
 }
 

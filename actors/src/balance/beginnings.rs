@@ -13,7 +13,7 @@ const KNOWN_MAX: usize = 8_192;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Beginnings {
+pub struct Beginnings {
     groups: BTreeMap<BlockHash, Entry>,
     /// By time of last use.
     order: BTreeMap<u64, BlockHash>,
@@ -28,13 +28,13 @@ struct Entry {
 impl Beginnings {
     /// The group that was last sent the longest known beginning of a prompt with these block hashes, and how many
     /// blocks that is.
-    pub(super) fn find(&self, hashes: &[BlockHash]) -> Option<(usize, usize)> {
+    pub fn find(&self, hashes: &[BlockHash]) -> Option<(usize, usize)> {
         let known = |&(blocks, hash): &(usize, BlockHash)| Some((self.groups.get(&hash)?.group, blocks));
         marks(hashes).iter().rev().find_map(known)
     }
 
     /// A prompt with these block hashes was sent to `group`.
-    pub(super) fn learn(&mut self, hashes: &[BlockHash], group: usize) {
+    pub fn learn(&mut self, hashes: &[BlockHash], group: usize) {
         for (_, hash) in marks(hashes) {
             self.clock += 1;
             let entry = Entry { used: self.clock, group };
