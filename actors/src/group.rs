@@ -11,6 +11,7 @@ use crate::message::{
     Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
 };
 use crate::outbox::Tombstones;
+use crate::rank::predicted::{PredictedRank, Prediction};
 use crate::request::{Logprobs, Request};
 use crate::sched::{Bounds, Scheduler};
 use crate::sequence::Phase;
@@ -29,7 +30,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct GroupLanes {
     /// To its rank.
-    pub steps: HoldOut<Step>,
+    pub steps: Steps,
     /// To the detokenizer.
     pub tokens: HoldOut<Tokens>,
     /// To the router.
@@ -38,6 +39,15 @@ pub struct GroupLanes {
     pub router: String,
     /// To the prefix store, where the plan has one.
     pub store: Option<StoreLanes>,
+}
+
+/// What runs the steps of a group.
+#[derive(Clone)]
+pub enum Steps {
+    /// Its rank, which answers in a message.
+    Rank(HoldOut<Step>),
+    /// Nobody: a simulation says how long they would take.
+    Predicted(Prediction),
 }
 
 /// See the module.
@@ -55,6 +65,8 @@ pub struct Group {
     tokens_sent: usize,
     /// The prefix store, where the plan has one.
     store: Option<StoreDoor>,
+    /// In place of a rank, in a simulation of capacity.
+    predicted: Option<PredictedRank>,
 }
 
 impl Group {
@@ -62,6 +74,10 @@ impl Group {
     pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>) -> Self {
         let scheduler = Scheduler::new(bounds);
         let store = lanes.store.clone().map(StoreDoor::new);
+        let predicted = match &lanes.steps {
+            Steps::Rank(_) => None,
+            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone())),
+        };
         let group = Self {
             scheduler,
             tombstones: Tombstones::default(),
@@ -71,6 +87,7 @@ impl Group {
             sent: Time::ZERO,
             tokens_sent: 0,
             store,
+            predicted,
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.gauges.slots_total.set(group.scheduler.pool().state.total());
@@ -153,15 +170,29 @@ impl Group {
     ) {
         let token = |(position, &id)| {
             let (request, logprobs) = (Arc::clone(request), logprobs.clone());
-            Token { request, position, id, logprobs, finish: None, found }
+            Token { request, position, id, again: 0, logprobs, finish: None, found }
         };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
     }
 
+    /// Steps of a simulation that are over by now: to be done before anything else is, in every call.
+    pub fn over(&mut self, now: Time) -> Option<StepDone> {
+        let rank = self.predicted.as_mut()?;
+        let done = rank.over(now)?;
+        let took = rank.take_times();
+        took.into_iter().for_each(|step| self.time(step));
+        Some(done)
+    }
+
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
-        self.time(ctx.now());
+        if self.predicted.is_none() {
+            self.time(ctx.now().saturating_since(self.sent));
+        }
+        let more = done.again as usize + usize::from(done.goes_on);
+        self.gauges.steps.add(more);
+        self.gauges.tokens.add(more * self.tokens_sent);
         let mut applied = self.scheduler.apply(&mut done);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
@@ -213,7 +244,9 @@ impl Group {
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        if self.scheduler.in_flight() {
+        if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
+            ctx.wake_at(due);
+        } else if self.scheduler.in_flight() {
             let due = self.sent + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
             ctx.wake_at(due);
@@ -231,7 +264,18 @@ impl Group {
                 };
                 ctx.event(stage);
             }
-            self.lanes.steps.send(step);
+            self.run(step, ctx);
+        }
+    }
+
+    fn run(&mut self, step: Step, ctx: &mut Ctx<'_>) {
+        match (&self.lanes.steps, &mut self.predicted) {
+            (Steps::Rank(lane), _) => lane.send(step),
+            (Steps::Predicted(_), Some(rank)) => {
+                let times = self.scheduler.repeats(rank.leap());
+                ctx.wake_at(rank.begin(step, times, ctx.now()));
+            }
+            (Steps::Predicted(_), None) => unreachable!("a group that predicts was made with what predicts"),
         }
     }
 

@@ -27,7 +27,7 @@ mod vision;
 pub use draft::{Choose, DraftRow, Drafter, Drafts};
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
-pub use survey::{Survey, survey};
+pub use survey::{Survey, outline, survey};
 pub use text::{GgufTokenizer, TextFiles};
 pub use vision::{ImagePlan, Pixels, Vision};
 
