@@ -12,12 +12,14 @@
 //! 7. [`detokenizer`]: tokens to text; back to the gateway.
 //!
 //! Behind prefill and decode stand [`group`] (what they share), [`sched`] (which tokens the next step computes),
-//! [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and [`sample`] (chooses a token).
+//! [`cost`] (how long that will take), [`sequence`], [`kv`] (the ledger of blocks and the leases), [`rank`] (runs a step) and
+//! [`sample`] (chooses a token).
 //! Blocks that outlive their group are with [`cache`], which keeps them as [`store`] says and has [`disk`] read and write.
 //! [`message`] is every message of every lane on one page. [`assemble`] wires a plan.
 
 pub mod assemble;
 pub mod cache;
+pub mod cost;
 pub mod decode;
 pub mod detokenizer;
 pub mod disk;

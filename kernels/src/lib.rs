@@ -10,6 +10,7 @@ mod memory;
 mod model;
 mod packed;
 mod weights;
+pub mod work;
 
 pub use dtype::{DType, dequantize};
 pub use error::Error;

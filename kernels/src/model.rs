@@ -25,6 +25,7 @@ mod text;
 mod vision;
 
 pub use draft::{Choose, DraftRow, Drafter, Drafts};
+pub(crate) use load::work_of_config;
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
 pub use survey::{Survey, outline, survey};
@@ -34,6 +35,7 @@ pub use vision::{ImagePlan, Pixels, Vision};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::kv::{AHEAD, KvFormat, KvLayout, KvMemory, Rings};
+use crate::work::WorkFacts;
 
 /// A loaded model. Weights are shared and never change; all that a step changes is in its arguments.
 pub trait Model: Send + Sync {
@@ -109,6 +111,8 @@ pub struct Facts {
     /// Layers that see a window, beside layers that see everything: they may keep it in a ring of the state instead of in
     /// blocks ([`KvLayout::with_rings`]).
     pub rings: Rings,
+    /// What a row of a step asks of the arithmetic.
+    pub work: WorkFacts,
 }
 
 /// What a model keeps whose layers share few sources of compressed keys. A source has one head; an entry's value is its

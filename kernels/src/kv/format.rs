@@ -21,6 +21,18 @@ pub enum KvFormat {
     Fp4,
 }
 
+impl KvFormat {
+    /// Bytes that a number takes with its share of scales, about: heads are filled up to whole vectors besides.
+    pub fn bytes_per_number(self) -> f64 {
+        match self {
+            KvFormat::F32 => 4.0,
+            KvFormat::F16 => 2.0,
+            KvFormat::Q8 => 1.0 + 4.0 / GROUP as f64,
+            KvFormat::Fp4 => 0.5 + 0.5 / fp4::KEY_GROUP as f64 + 0.5 / fp4::VALUE_GROUP as f64,
+        }
+    }
+}
+
 /// Bytes of one block, layer and head: numbers and scales.
 pub(super) fn bytes(layout: &KvLayout) -> usize {
     let (keys, values) = scales(layout);

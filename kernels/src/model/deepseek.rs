@@ -42,7 +42,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         let layer: Option<usize> = name.strip_prefix("model.layers.").and_then(behind);
         layer.is_some_and(|layer| layer >= shape.layers) || name.ends_with(".rotary_emb.inv_freq")
     };
-    let facts = source.finish("deepseek_v3", shape, &ends, unused)?;
+    let facts = source.finish(("deepseek_v3", config.work()), shape, &ends, unused)?;
     // What is kept of a token is its latent, as the value and behind the part of the key that turns.
     let facts = Facts { key_dim: config.turning + config.rank, value_dim: config.rank, ..facts };
     Ok(Decoder { facts, ends, rope, layers }.shared())

@@ -26,7 +26,8 @@ use crate::config;
 use crate::config::settings::Settings;
 use crate::error::Error;
 use crate::kv::KvMemory;
-use engram::Engram;
+use crate::work::{ImageWork, WorkFacts};
+use engram::{Engram, EngramShape};
 use parts::{Block, DraftPart};
 use pass::Streams;
 use state::{SPARE, State};
@@ -84,7 +85,7 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
     let eyes = eyes.map(|eyes| Eyes::load(&mut source.weights, &eyes, config.shape.hidden)).transpose()?;
     let own = ["vision.", "aligner.", "image_"];
     let unused = |name: &str| eyes.is_none() && own.iter().any(|own| name.starts_with(own));
-    let facts = source.finish("deepseek_v41", &config.shape, &ends, unused)?;
+    let facts = source.finish(("deepseek_v41", work(settings)?), &config.shape, &ends, unused)?;
     let facts = facts_of(facts, &config, &state);
     let facts = Facts { image_token: facts.image_token.filter(|_| eyes.is_some()), ..facts };
     let first_decoder = config.first_decoder();
@@ -104,6 +105,24 @@ fn open(mut source: Source, settings: &Settings<'_>) -> Result<DeepSeekV41, Erro
         #[cfg(test)]
         masks,
     })
+}
+
+/// What its steps ask, from the settings.
+///
+/// # Errors
+/// [`Error::Config`], [`Error::Unsupported`].
+pub(super) fn work(settings: &Settings<'_>) -> Result<WorkFacts, Error> {
+    let config = config::DeepSeekV41::from_json(settings)?;
+    let text = settings.section("text_config")?;
+    let tables = EngramShape::from_settings(text.as_ref().unwrap_or(settings))?;
+    let lookup = |layer: usize| {
+        let tables = tables.as_ref().filter(|tables| tables.layers.contains(&layer))?;
+        Some((tables.rows_per_token(), tables.rows_per_token() * tables.width))
+    };
+    let eyes =
+        settings.section("vision_config")?.map(|eyes| config::DeepSeekEyes::from_json(&eyes)).transpose()?;
+    let image = eyes.map(|eyes| ImageWork::of_deepseek(&eyes, config.shape.hidden));
+    Ok(config.work(lookup).with_image(image))
 }
 
 /// What is known of the model besides what all have.

@@ -57,7 +57,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let mut table = |rope| source.rope(rope, shape.head_dim, shape.context);
     let (local, global) = (table(&config.local)?, table(&config.global)?);
     let rings = Rings::of(&config.sliding, config.window as usize);
-    let facts = Facts { rings, ..source.finish("gemma3", shape, &ends, |_| false)? };
+    let facts = Facts { rings, ..source.finish(("gemma3", config.work()), shape, &ends, |_| false)? };
     let embedding_scale = (shape.hidden as f32).sqrt();
     Ok(Arc::new(Gemma3 { facts, ends, embedding_scale, local, global, layers }))
 }

@@ -51,6 +51,6 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
     let rings = Rings::of(&config.sliding, config.window as usize);
-    let facts = Facts { rings, ..source.finish("gpt_oss", shape, &ends, |_| false)? };
+    let facts = Facts { rings, ..source.finish(("gpt_oss", config.work()), shape, &ends, |_| false)? };
     Ok(Decoder { facts, ends, rope, layers }.shared())
 }

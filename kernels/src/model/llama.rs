@@ -16,11 +16,12 @@ use crate::op::Pairing;
 /// # Errors
 /// Any of [`Error`] about settings and tensors.
 pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dyn Model>, Error> {
-    let config::Llama { shape, rope, tied } = match source.naming {
+    let config = match source.naming {
         Naming::Folder => config::Llama::from_json(settings)?,
         Naming::Gguf => config::Llama::from_gguf(settings)?,
     };
-    let ends = source.ends(&shape, tied)?;
+    let shape = &config.shape;
+    let ends = source.ends(shape, config.tied)?;
     // GGUF files have the rows of queries and keys reordered, so that pairs are adjacent.
     let pairing = match source.naming {
         Naming::Folder => Pairing::Half,
@@ -28,12 +29,12 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     };
     let mut layers = Vec::new();
     for layer in 0..shape.layers {
-        let settings = AttentionSettings { pairing, ..AttentionSettings::plain(&shape) };
-        layers.push(Layer::dense(&mut source, layer, &shape, settings)?);
+        let settings = AttentionSettings { pairing, ..AttentionSettings::plain(shape) };
+        layers.push(Layer::dense(&mut source, layer, shape, settings)?);
     }
-    let rope = source.rope(&rope, shape.head_dim, shape.context)?;
+    let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
     // Early checkpoints also store the frequencies of plain rotary positions.
     let unused = |name: &str| name.ends_with(".rotary_emb.inv_freq");
-    let facts = source.finish("llama", &shape, &ends, unused)?;
+    let facts = source.finish(("llama", config.work()), shape, &ends, unused)?;
     Ok(Decoder { facts, ends, rope, layers }.shared())
 }

@@ -12,12 +12,13 @@ use super::{
     ExpertFacts, Model, TextFiles, deepseek, deepseek_v41, gemma3, gpt_oss, llama, qwen2, qwen3, qwen3_moe,
     qwen3_vl,
 };
-use crate::config::quantization;
 use crate::config::settings::Settings;
+use crate::config::{self, quantization};
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
 use crate::weights::{Mapped, Stored, Threads, Weights, safetensors};
+use crate::work::WorkFacts;
 
 /// A model and what its files say about text.
 #[derive(Clone)]
@@ -43,6 +44,8 @@ struct Family {
     /// Its entry in `architectures` of `config.json`.
     class: &'static str,
     load: Loader,
+    /// What its steps ask, from the settings of a folder.
+    work: fn(&Settings<'_>) -> Result<WorkFacts, Error>,
 }
 
 /// Takes a model out of its files.
@@ -50,39 +53,68 @@ pub(super) type Loader = fn(Source, &Settings<'_>) -> Result<Arc<dyn Model>, Err
 
 /// All families.
 const FAMILIES: [Family; 9] = [
-    Family { gguf: Some("llama"), model_type: "llama", class: "LlamaForCausalLM", load: llama::load },
-    Family { gguf: Some("qwen2"), model_type: "qwen2", class: "Qwen2ForCausalLM", load: qwen2::load },
-    Family { gguf: Some("qwen3"), model_type: "qwen3", class: "Qwen3ForCausalLM", load: qwen3::load },
+    Family {
+        gguf: Some("llama"),
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        load: llama::load,
+        work: |settings| Ok(config::Llama::from_json(settings)?.work()),
+    },
+    Family {
+        gguf: Some("qwen2"),
+        model_type: "qwen2",
+        class: "Qwen2ForCausalLM",
+        load: qwen2::load,
+        work: |settings| Ok(config::Qwen2::from_json(settings)?.work()),
+    },
+    Family {
+        gguf: Some("qwen3"),
+        model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
+        load: qwen3::load,
+        work: |settings| Ok(config::Qwen3::from_json(settings)?.work()),
+    },
     Family {
         gguf: Some("qwen3moe"),
         model_type: "qwen3_moe",
         class: "Qwen3MoeForCausalLM",
         load: qwen3_moe::load,
+        work: |settings| Ok(config::Qwen3Moe::from_json(settings)?.work()),
     },
     Family {
         gguf: None,
         model_type: "qwen3_vl",
         class: "Qwen3VLForConditionalGeneration",
         load: qwen3_vl::load,
+        work: qwen3_vl::work,
     },
     Family {
         gguf: Some("gemma3"),
         model_type: "gemma3_text",
         class: "Gemma3ForCausalLM",
         load: gemma3::load,
+        work: |settings| Ok(config::Gemma3::from_json(settings)?.work()),
     },
-    Family { gguf: Some("gpt-oss"), model_type: "gpt_oss", class: "GptOssForCausalLM", load: gpt_oss::load },
+    Family {
+        gguf: Some("gpt-oss"),
+        model_type: "gpt_oss",
+        class: "GptOssForCausalLM",
+        load: gpt_oss::load,
+        work: |settings| Ok(config::GptOss::from_json(settings)?.work()),
+    },
     Family {
         gguf: Some("deepseek2"),
         model_type: "deepseek_v3",
         class: "DeepseekV3ForCausalLM",
         load: deepseek::load,
+        work: |settings| Ok(config::DeepSeek::from_json(settings)?.work()),
     },
     Family {
         gguf: None,
         model_type: "deepseek_v41",
         class: "DeepseekV41ForCausalLM",
         load: deepseek_v41::load,
+        work: deepseek_v41::work,
     },
 ];
 
@@ -178,6 +210,20 @@ fn folder<T: Send>(
         source.weights.threads = threads;
         load(source, &settings)
     })
+}
+
+/// What a model's steps ask, from the `config.json` of its folder, or a file like it.
+///
+/// # Errors
+/// Any of [`Error`] about settings.
+pub(crate) fn work_of_config(path: &Path) -> Result<WorkFacts, Error> {
+    let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let Some(json) = files::json_if_any(&path)? else {
+        return Err(Error::NotAModel { path, problem: "there is no such file".to_owned() });
+    };
+    let config = object(&path, &json)?;
+    let settings = Settings::json(&path, config);
+    (family_of_folder(&path, &settings)?.work)(&settings)
 }
 
 /// The settings in a folder.

@@ -26,6 +26,6 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         layers.push(Layer::dense(&mut source, layer, shape, settings)?);
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
-    let facts = source.finish("qwen2", shape, &ends, |_| false)?;
+    let facts = source.finish(("qwen2", config.work()), shape, &ends, |_| false)?;
     Ok(Decoder { facts, ends, rope, layers }.shared())
 }

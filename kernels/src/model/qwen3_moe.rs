@@ -37,6 +37,6 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
         layers.push(Layer::new(&mut source, layer, shape, (attention, feed_forward))?);
     }
     let rope = source.rope(&config.rope, shape.head_dim, shape.context)?;
-    let facts = source.finish("qwen3_moe", shape, &ends, |_| false)?;
+    let facts = source.finish(("qwen3_moe", config.work()), shape, &ends, |_| false)?;
     Ok(Decoder { facts, ends, rope, layers }.shared())
 }

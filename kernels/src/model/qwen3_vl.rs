@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::files;
 use crate::kv::KvMemory;
 use crate::op::RopeAxes;
+use crate::work::WorkFacts;
 
 /// A loaded model of the family.
 struct Qwen3Vl {
@@ -34,6 +35,7 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let tied = settings.has("tie_word_embeddings").then(|| settings.flag_or("tie_word_embeddings", false));
     let config = config::Qwen3Vl::from_json(&text_settings, tied.transpose()?)?;
     let eyes = QwenEyes::from_json(&part("vision_config")?, images(settings)?)?;
+    let work = config.text.work_with_eyes(&eyes);
     source.root = "model.language_model";
     let (ends, begins) = (text_settings.tokens("eos_token_id")?, text_settings.tokens("bos_token_id")?);
     let known = std::mem::replace(&mut source.tokens, Box::new(|| Ok(Tokens::default())));
@@ -61,10 +63,20 @@ pub(super) fn load(mut source: Source, settings: &Settings<'_>) -> Result<Arc<dy
     let rope = source.rope(&config.text.rope, shape.head_dim, shape.context)?;
     let axes = RopeAxes::new(rope.clone(), config.axes);
     let eyes = Eyes::load(&mut source.weights, eyes)?;
-    let mut facts = source.finish("qwen3_vl", shape, &ends, |_| false)?;
+    let mut facts = source.finish(("qwen3_vl", work), shape, &ends, |_| false)?;
     facts.image_token = Some(image);
     let text = Decoder { facts, ends, rope, layers };
     Ok(Arc::new(Qwen3Vl { text, axes, eyes }))
+}
+
+/// What its steps ask, from the settings.
+///
+/// # Errors
+/// [`Error::Config`], [`Error::Unsupported`].
+pub(super) fn work(settings: &Settings<'_>) -> Result<WorkFacts, Error> {
+    let part = |key: &str| settings.section(key)?.ok_or_else(|| settings.wrong(key, "is missing".to_owned()));
+    let text = config::Qwen3Vl::from_json(&part("text_config")?, None)?.text;
+    Ok(text.work_with_eyes(&QwenEyes::from_json(&part("vision_config")?, QwenImages::DEFAULT)?))
 }
 
 /// How images are prepared, from the files beside the settings.

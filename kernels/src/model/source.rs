@@ -12,6 +12,7 @@ use crate::kv::Rings;
 use crate::matrix::Matrix;
 use crate::op::{Activation, Pairing, RopeTable};
 use crate::weights::Weights;
+use crate::work::WorkFacts;
 
 /// Tensor of a GGUF file that divides the frequencies: how it stores Llama 3 scaling.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -180,13 +181,18 @@ impl Source {
     /// What is known of the model once all weights are taken; refuses those that are left, except `unused` ones.
     pub fn finish(
         self,
-        family: &'static str,
+        (family, mut work): (&'static str, WorkFacts),
         shape: &Shape,
         ends: &Ends,
         unused: impl Fn(&str) -> bool,
     ) -> Result<Facts, Error> {
         let (parameters, bytes) = self.weights.taken();
         let tied = ends.output.is_none();
+        // A table that is not multiplied with is none of the weights that a step reads.
+        let table =
+            if tied { (0, 0) } else { (ends.embedding.rows * ends.embedding.cols, ends.embedding.size()) };
+        let multiplied = (parameters - table.0 as u64, bytes - table.1 as u64);
+        work.found(ends.embedding.rows * ends.embedding.cols, multiplied, &self.experts);
         let Tokens { bos, eos } = (self.tokens)()?;
         self.weights.finish(|name| unused(name) || tied && name == "lm_head.weight")?;
         Ok(Facts {
@@ -209,6 +215,7 @@ impl Source {
             rings: Rings::NONE,
             image_token: None,
             compressed: None,
+            work,
         })
     }
 

@@ -226,6 +226,7 @@ fn mega(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use millstream_kernels::work::WorkFacts;
     use millstream_kernels::{ExpertFacts, Rings};
 
     use super::*;
@@ -251,6 +252,7 @@ mod tests {
             image_token: None,
             compressed: None,
             rings: Rings::NONE,
+            work: WorkFacts::default(),
         }
     }
 

@@ -1,0 +1,1 @@
+//! The closed form against sums over every position.
