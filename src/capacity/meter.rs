@@ -82,7 +82,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn add(&mut self, other: &Span) {
+    pub fn add(&mut self, other: &Span) {
         self.came += other.came;
         self.prompt += other.prompt;
         self.cached += other.cached;
