@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use millstream_kernels::{Facts, KvLayout, KvMemory, Model, Rings};
 use millstream_runtime::blob::Blob;
@@ -14,6 +15,7 @@ use millstream_topology::{
     Windows,
 };
 
+use crate::cost::Known;
 use crate::error::Error;
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
 use crate::disk::DiskCost;
@@ -146,6 +148,8 @@ pub struct Assembly {
     pub doors: Doors,
     /// One a group, in the order of the plan.
     pub gauges: Vec<Arc<GroupGauges>>,
+    /// What is known of the cost of their steps, in the same order. What is told before the graph starts is begun with.
+    pub costs: Vec<Arc<Known>>,
     /// One an encode actor; none for a model without eyes.
     pub encoders: Vec<Arc<EncodeGauges>>,
     /// Of the cache, where the plan has a prefix store.
@@ -259,7 +263,8 @@ impl GroupPlan {
                 Settings::Decode(settings) => (settings, false),
                 _ => continue,
             };
-            let mut settings = GroupSettings { chunk_tokens: chunk_tokens(plan, settings), ..settings.clone() };
+            let (chunk_tokens, step_time) = cuts(plan, settings);
+            let mut settings = GroupSettings { chunk_tokens, step_time, ..settings.clone() };
             if driver.predicts() {
                 // Ranks of a group hold a part of its KV memory each. Nobody else has more than one yet.
                 settings.memory = settings.memory.saturating_mul(settings.ranks as u64);
@@ -288,9 +293,10 @@ impl GroupPlan {
 }
 
 /// A joined decode cuts prompts as its prefill actor says.
-fn chunk_tokens(plan: &Plan, settings: &GroupSettings) -> u32 {
+fn cuts(plan: &Plan, settings: &GroupSettings) -> (u32, Option<Duration>) {
     let prefill = plan.actors_of(&Role::Prefill).find_map(ActorPlan::group);
-    prefill.filter(|_| settings.joined).map_or(settings.chunk_tokens, |prefill| prefill.chunk_tokens)
+    let says = prefill.filter(|_| settings.joined).unwrap_or(settings);
+    (says.chunk_tokens, says.step_time)
 }
 
 /// Layout of the KV memory of a group, with blocks of `block_size` tokens.

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 mod estimator;
 mod fit;
+mod known;
 
 pub use estimator::Estimator;
+pub use known::Known;
 
 /// What a step is priced by, in this order.
 pub(crate) const FEATURES: usize = 10;
@@ -115,3 +117,6 @@ pub(crate) fn features(work: &Work) -> [f64; FEATURES] {
 pub(crate) fn dot(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
+
+#[cfg(test)]
+mod tests;

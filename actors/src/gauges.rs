@@ -2,6 +2,7 @@
 //! tests and for the simulator's check that the ledger is at zero. Never read by an actor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Numbers of one group. Written by its scheduler seat alone.
 #[derive(Debug, Default)]
@@ -46,6 +47,42 @@ pub struct GroupGauges {
     pub blocks_unkept: Gauge,
     /// Questions to the prefix store that were not waited for any longer, since start.
     pub fetches_given_up: Gauge,
+    /// What steps with rows took since start.
+    pub step_times: Times,
+    /// The middle of the relative errors with which recent steps were predicted, in millionths.
+    pub step_error: Gauge,
+}
+
+/// How often something took how long, and how long all of it took.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// Those up to each of [`Times::BOUNDS`] that are above the one before, and then the longer ones.
+    counts: [Gauge; Times::BOUNDS.len() + 1],
+    nanoseconds: Gauge,
+}
+
+impl Times {
+    /// Upper bounds in seconds.
+    pub const BOUNDS: [f64; 13] =
+        [0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.12, 0.25, 0.5, 1.0, 2.5];
+
+    pub(crate) fn add(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let bound = Times::BOUNDS.iter().position(|&bound| seconds <= bound);
+        self.counts[bound.unwrap_or(Times::BOUNDS.len())].add(1);
+        self.nanoseconds.add(time.as_nanos() as usize);
+    }
+
+    /// How many took at most each of [`Times::BOUNDS`], how many there were, and the seconds of all together.
+    pub fn get(&self) -> ([u64; Times::BOUNDS.len()], u64, f64) {
+        let (mut sum, mut within) = (0, [0; Times::BOUNDS.len()]);
+        for (count, within) in self.counts.iter().zip(&mut within) {
+            sum += count.get();
+            *within = sum;
+        }
+        let all = sum + self.counts[Times::BOUNDS.len()].get();
+        (within, all, self.nanoseconds.get() as f64 / 1e9)
+    }
 }
 
 /// One number.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millstream_runtime::{Ctx, Event, HoldOut, Time};
 
+use crate::cost::Known;
 use crate::gauges::GroupGauges;
 use crate::message::{
     Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
@@ -17,9 +18,12 @@ use crate::sched::{Bounds, Scheduler};
 use crate::sequence::Phase;
 
 mod store;
+mod trial;
+mod watch;
 
 use store::StoreDoor;
 pub use store::StoreLanes;
+use watch::Watch;
 
 /// A step that has not come back for so long is lost, and with it the group.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);
@@ -67,12 +71,16 @@ pub struct Group {
     store: Option<StoreDoor>,
     /// In place of a rank, in a simulation of capacity.
     predicted: Option<PredictedRank>,
+    /// What steps take.
+    watch: Watch,
 }
 
 impl Group {
     /// Nothing to do yet.
-    pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>) -> Self {
-        let scheduler = Scheduler::new(bounds);
+    pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>, known: Arc<Known>) -> Self {
+        let watch = Watch::new(&bounds, known);
+        let mut scheduler = Scheduler::new(bounds);
+        scheduler.predict_with(watch.coefficients());
         let store = lanes.store.clone().map(StoreDoor::new);
         let predicted = match &lanes.steps {
             Steps::Rank(_) => None,
@@ -88,6 +96,7 @@ impl Group {
             tokens_sent: 0,
             store,
             predicted,
+            watch,
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.gauges.slots_total.set(group.scheduler.pool().state.total());
@@ -187,8 +196,13 @@ impl Group {
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
+        if self.watch.tried(ctx.now()) {
+            return (Vec::new(), Vec::new());
+        }
         if self.predicted.is_none() {
-            self.time(ctx.now().saturating_since(self.sent));
+            let took = ctx.now().saturating_since(self.sent);
+            self.watch.done(took);
+            self.time(took);
         }
         let more = done.again as usize + usize::from(done.goes_on);
         self.gauges.steps.add(more);
@@ -216,6 +230,7 @@ impl Group {
         }
         self.give_up(now);
         self.plan(ctx);
+        self.learn();
         self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
@@ -242,16 +257,30 @@ impl Group {
         self.show_store();
     }
 
+    /// Makes use of what the last step took, while the next one runs.
+    fn learn(&mut self) {
+        let Some(time) = self.watch.learn() else { return };
+        self.gauges.step_times.add(time);
+        self.gauges.step_error.set((self.watch.error() * 1e6) as usize);
+        self.scheduler.predict_with(self.watch.coefficients());
+    }
+
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
         if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
             ctx.wake_at(due);
-        } else if self.scheduler.in_flight() {
+        } else if self.scheduler.in_flight() || self.watch.is_trying() {
             let due = self.sent + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
             ctx.wake_at(due);
+        } else if let Some(step) = self.watch.try_next(now) {
+            self.sent = now;
+            self.run(step, ctx);
         } else if let Some(step) = self.scheduler.plan() {
             self.sent = now;
+            if self.predicted.is_none() {
+                self.watch.sent(&step);
+            }
             self.gauges.steps.add(1);
             let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
             self.gauges.tokens.add(tokens);

@@ -4,7 +4,7 @@
 //! A step is a map from sequence to number of tokens, so prompts cut into chunks, single tokens and recomputation after
 //! preemption are one case. Rules, in order:
 //! 1. running sequences first, oldest first; one that needs a single token always takes part, prompts share
-//!    `chunk_tokens`;
+//!    `chunk_tokens`, and what time the step has (`sched/budget.rs` says how);
 //! 2. waiting sequences in order of arrival, none overtakes (but one that waits for a beginning it shares); one starts
 //!    when blocks for all its tokens can be had, and a slot where the model keeps a state beside them;
 //! 3. blocks that hold the beginning of a sequence are shared, not computed again (`sched/reuse.rs` says how);
@@ -25,12 +25,14 @@ use crate::request::{Logprobs, Refusal, Request};
 use crate::sequence::{Phase, Sequence, State};
 use crate::store::Payload;
 
+mod budget;
 mod leap;
 mod plan;
 mod reuse;
 mod snapshot;
 mod stored;
 
+pub use budget::Timing;
 pub use reuse::Reused;
 pub use snapshot::Promised;
 use snapshot::Taken;
@@ -60,6 +62,8 @@ pub struct Bounds {
     pub state: Option<StateBounds>,
     /// Set where the plan has a prefix store.
     pub store: Option<StoreBounds>,
+    /// Set where the time of steps is predicted.
+    pub timing: Option<Timing>,
 }
 
 /// What a group of a model with a state keeps to.

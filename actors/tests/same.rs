@@ -64,6 +64,8 @@ fn plans(small: &str) -> Vec<(&'static str, Plan)> {
         ("joined, chunk 7", plan("chunk_tokens = 7", "joined = true")),
         ("joined, chunk 64", plan("chunk_tokens = 64", "joined = true")),
         ("joined, whole", plan("chunk_tokens = 4096", "joined = true")),
+        ("joined, by time", plan("step_time = \"2ms\"", "joined = true")),
+        ("split, by time", plan("step_time = \"1ms\"", "joined = false")),
         ("split, chunk 1", plan("chunk_tokens = 1", "joined = false")),
         ("split, chunk 7", plan("chunk_tokens = 7", "joined = false")),
         ("split, whole", plan("chunk_tokens = 4096", "joined = false")),

@@ -5,6 +5,8 @@
 mod snapshots;
 #[path = "sched/state.rs"]
 mod state;
+#[path = "sched/timed.rs"]
+mod timed;
 #[path = "common/windows.rs"]
 mod windows;
 #[path = "common/world.rs"]

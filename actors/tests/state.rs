@@ -75,6 +75,7 @@ fn a_truncated_prompt_is_cut_at_the_same_token_on_every_path() {
         ("chunk_tokens = 1", "joined = true"),
         ("chunk_tokens = 7", "joined = true"),
         ("chunk_tokens = 7", "joined = false"),
+        ("step_time = \"1ms\"", "joined = true"),
         ("chunk_tokens = 4096", "joined = false"),
         ("block_size = 4", "joined = true\nblock_size = 4\nmemory = \"16KiB\""),
         ("prefix_reuse = false", "joined = false\nprefix_reuse = false"),

@@ -345,7 +345,8 @@ impl WorkFacts {
     pub(crate) fn found(&mut self, output: usize, all: (u64, u64), experts: &ExpertFacts) {
         let per = |bytes: u64, numbers: u64| bytes as f64 / numbers.max(1) as f64;
         self.head = output as f64;
-        self.weight_bytes.0 = per(all.1 - experts.bytes, all.0 - experts.parameters);
+        self.weight_bytes.0 =
+            per(all.1.saturating_sub(experts.bytes), all.0.saturating_sub(experts.parameters));
         self.weight_bytes.1 = per(experts.bytes, experts.parameters);
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use millstream_actors::cost::Coefficients;
 use millstream_actors::disk::DiskCost;
 use millstream_actors::rank::predicted::{Predict, RowCost};
 use millstream_kernels::work::{RowShape, Work, WorkFacts};
@@ -56,9 +57,11 @@ pub struct Figures {
     pub shared: Store,
     /// Of a device for an hour.
     pub price: Option<f64>,
-    /// What is said of steps in place of the device, where coefficients are known.
+    /// What steps take, in place of the device, and where that is from; devices of a group share it evenly.
+    pub coefficients: Option<Coefficients>,
+    /// See there.
     #[serde(skip)]
-    pub steps: Option<String>,
+    pub source: String,
 }
 
 /// What computes steps.
@@ -120,7 +123,8 @@ impl Default for Figures {
             disk: store(100.0, 12e9, 6e9),
             shared: store(1_000.0, 25e9, 12e9),
             price: None,
-            steps: None,
+            coefficients: None,
+            source: String::new(),
         }
     }
 }
@@ -157,6 +161,28 @@ impl Device {
             step_us: 500.0,
             weight_bytes: None,
         })
+    }
+
+    /// What a group of so many of them takes, which share the work evenly. Bytes are read once; products of the first few
+    /// tokens are done while weights come, and those of more take their time beside that.
+    pub fn coefficients(&self, ranks: usize) -> Coefficients {
+        let ranks = ranks.max(1) as f64;
+        let product = 2e9 / (self.flops * self.flops_share * ranks);
+        let byte = 1e9 / (self.bytes_per_second * self.bytes_share * ranks);
+        // Settings alone say two bytes a weight.
+        let weights = byte * self.weight_bytes.map_or(1.0, |bytes| bytes / 2.0);
+        Coefficients {
+            step: self.step_us / 1e6,
+            row: 0.0,
+            token: 0.0,
+            gemm_few: 0.0,
+            gemm: product,
+            pairs: product,
+            head: product,
+            weights,
+            kv: byte,
+            longest: 0.0,
+        }
     }
 
     /// Names in the table.
@@ -231,7 +257,8 @@ impl Figures {
 
     /// What steps of a group of so many devices take.
     pub fn predict(&self, facts: &WorkFacts, ranks: usize) -> Arc<dyn Predict> {
-        Arc::new(Roofline::new(&self.device, facts.clone(), ranks))
+        let coefficients = self.coefficients.map_or_else(|| self.device.coefficients(ranks), |given| given.scaled(1.0 / ranks.max(1) as f64));
+        Arc::new(Priced { facts: facts.clone(), coefficients })
     }
 
     /// In sentences.
@@ -244,7 +271,7 @@ impl Figures {
         );
         let speed = |speed: f64| format!("{:.1} GB/s", speed / 1e9);
         vec![
-            self.steps.clone().unwrap_or(device),
+            self.coefficients.map_or(device, |_| format!("steps: coefficients {}", self.source)),
             format!(
                 "links: {} and {} µs between groups, {} and {} µs from host memory",
                 speed(self.handover.bytes_per_second),
@@ -260,34 +287,20 @@ fn micros(time: f64) -> Duration {
     Duration::from_nanos((time * 1e3) as u64)
 }
 
-/// A step takes as long as its operations or its bytes, whichever is more; ranks share both evenly.
-struct Roofline {
+/// Steps at a price for all they ask.
+struct Priced {
     facts: WorkFacts,
-    /// Nanoseconds of a multiply-add, and of a byte.
-    each: (f64, f64),
-    /// Nanoseconds of a step.
-    step: f64,
-    weights: Option<f64>,
+    coefficients: Coefficients,
 }
 
-impl Roofline {
-    fn new(device: &Device, facts: WorkFacts, ranks: usize) -> Self {
-        let ranks = ranks.max(1) as f64;
-        let operations = device.flops * device.flops_share * ranks;
-        let bytes = device.bytes_per_second * device.bytes_share * ranks;
-        let each = (2.0 * 1e9 / operations, 1e9 / bytes);
-        // Settings alone say two bytes a weight.
-        let weights = device.weight_bytes.map(|bytes| bytes / 2.0);
-        Self { facts, each, step: device.step_us * 1e3, weights }
-    }
-}
-
-impl Predict for Roofline {
+impl Predict for Priced {
     fn step(&self, rows: &[RowCost]) -> Duration {
         let work: Work = rows.iter().map(|row| self.facts.row(&shape(row))).sum();
-        let bytes = work.weights_read() * self.weights.unwrap_or(1.0) + work.kv;
-        let most = (work.multiply_adds() * self.each.0).max(bytes * self.each.1);
-        Duration::from_nanos((self.step + most) as u64)
+        self.coefficients.time(&work)
+    }
+
+    fn coefficients(&self) -> Coefficients {
+        self.coefficients
     }
 }
 

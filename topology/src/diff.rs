@@ -135,7 +135,7 @@ fn encode_settings(encode: &EncodeSettings) -> Vec<(&'static str, Scalar)> {
 }
 
 fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {
-    vec![
+    let mut list = vec![
         ("groups", Scalar::Count(group.groups as u64)),
         ("ranks", Scalar::Count(group.ranks as u64)),
         ("threads", Scalar::Count(group.threads as u64)),
@@ -147,7 +147,9 @@ fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {
         ("lease", Scalar::Time(group.lease)),
         ("pinned", Scalar::Flag(group.pinned)),
         ("prefix_reuse", Scalar::Flag(group.prefix_reuse)),
-    ]
+    ];
+    list.extend(group.step_time.map(|time| ("step_time", Scalar::Time(time))));
+    list
 }
 
 /// The restart budget under the keys of the file.

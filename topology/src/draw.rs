@@ -41,7 +41,7 @@ fn facts(actor: &ActorPlan, plan: &Plan) -> Vec<String> {
                 units::write_size(group.memory)
             ));
             let prompts = actor.role == Role::Prefill || group.joined;
-            facts.extend(prompts.then(|| format!("chunks of {} tokens", chunk_tokens(actor, plan))));
+            facts.extend(prompts.then(|| chunks(actor, plan)));
             facts.push(format!("{} in a step", counted(group.sequences_max, "sequence")));
         }
         Settings::Tokenizer(_) | Settings::Router(_) | Settings::Detokenizer(_) => {}
@@ -51,10 +51,13 @@ fn facts(actor: &ActorPlan, plan: &Plan) -> Vec<String> {
 }
 
 /// Chunks of prompts are cut as prefill says, also where decode computes them.
-fn chunk_tokens(actor: &ActorPlan, plan: &Plan) -> u32 {
+fn chunks(actor: &ActorPlan, plan: &Plan) -> String {
     let prefill = plan.actors_of(&Role::Prefill).next();
     let group = prefill.filter(|_| actor.role == Role::Decode).unwrap_or(actor).group();
-    group.map_or(0, |group| group.chunk_tokens)
+    match group.and_then(|group| group.step_time) {
+        Some(time) => format!("chunks of {}", units::write_time(time)),
+        None => format!("chunks of {} tokens", group.map_or(0, |group| group.chunk_tokens)),
+    }
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -231,7 +231,18 @@ macro_rules! group_keys {
             GROUPS,
             RANKS,
             key("threads", THREADS, Preset::Found(THREADS_FOUND), "Compute threads of a rank."),
-            count("chunk_tokens", 1 << 20, 256, "Tokens in one step: longer prompts are cut into chunks."),
+            count(
+                "chunk_tokens",
+                1 << 20,
+                256,
+                "Tokens in one step: longer prompts are cut into chunks. 2048 where `step_time` is said.",
+            ),
+            key(
+                "step_time",
+                Kind::Time { most: TIME_MAX },
+                Preset::None,
+                "Time budget of a step: prompts are cut into the largest chunks that are predicted to fit beside answers.",
+            ),
             count("sequences_max", 65_536, 64, "Sequences in one step."),
             key(
                 "block_size",
@@ -265,12 +276,7 @@ macro_rules! group_keys {
 }
 
 /// Groups that compute prompts.
-pub(crate) static PREFILL: &[Key] = group_keys![later(
-    "step_time",
-    Kind::Time { most: TIME_MAX },
-    "Time budget of a chunk.",
-    "chunks are cut by `chunk_tokens` for now"
-),];
+pub(crate) static PREFILL: &[Key] = group_keys![];
 
 /// Groups that compute the next tokens.
 pub(crate) static DECODE: &[Key] = group_keys![

@@ -321,6 +321,9 @@ pub struct GroupSettings {
     pub threads: usize,
     /// Tokens in one step.
     pub chunk_tokens: u32,
+    /// Time budget of a step: prompts are cut so that it is predicted to be kept.
+    #[serde(with = "time_text_if_any")]
+    pub step_time: Option<Duration>,
     /// Sequences in one step.
     pub sequences_max: usize,
     /// Tokens in one block of KV memory: one number for the whole plan.
@@ -558,6 +561,21 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Durations in JSON as the file writes them.
+mod time_text_if_any {
+    use super::{Duration, units};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {
+        time.map(units::write_time).serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(input)? else { return Ok(None) };
+        let ms = units::read(&text, units::TIME_UNITS);
+        ms.map(Duration::from_millis).map(Some).map_err(|_| de::Error::custom(format!("no duration: {text}")))
+    }
+}
+
 mod time_text {
     use super::{Duration, units};
     use serde::{Deserialize, Deserializer, Serializer, de};

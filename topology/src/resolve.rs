@@ -301,15 +301,25 @@ pub(crate) fn standard_encode(threads: usize) -> EncodeSettings {
     encode(&Section::new(keys::ENCODE, 0..0), threads)
 }
 
+/// Tokens in one step where its time is what cuts prompts: the memory that a step computes in is bounded by it.
+const TIMED_CHUNK: u32 = 2_048;
+
 fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
     let section = &actor.section;
     let threads = section.scalar("threads").map(|_| section.count("threads"));
     let waiting = section.scalar("waiting_max").map(|_| section.count("waiting_max"));
+    let chunk = section.scalar("chunk_tokens").map(|_| section.count32("chunk_tokens"));
+    let step_time = section.scalar("step_time").map(|_| section.time("step_time"));
     GroupSettings {
         groups: usize::try_from(actor.groups).unwrap_or(usize::MAX),
         ranks: usize::try_from(actor.ranks).unwrap_or(usize::MAX),
         threads: threads.unwrap_or_else(|| threads_of(actor, draft)),
-        chunk_tokens: section.count32("chunk_tokens"),
+        chunk_tokens: chunk.unwrap_or(if step_time.is_some() {
+            TIMED_CHUNK
+        } else {
+            section.count32("chunk_tokens")
+        }),
+        step_time,
         sequences_max: section.count("sequences_max"),
         block_size: block_size(section, draft),
         memory: section.number("memory"),

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::{CpuBackend, Facts};
+use millstream_kernels::{Backend as _, CpuBackend, Facts};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, Role, Settings};
 
 use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats, WISHES};
 use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit, keeping};
 use crate::cache::{Cache, Lasting};
+use crate::cost::{Coefficients, Known};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
 use crate::disk::{Disk, DiskCost, HollowDisk, HollowStore};
@@ -27,7 +28,7 @@ use crate::prefill::{DecodeLanes, Prefill};
 use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{EncodeDoor, Router, RouterLanes};
-use crate::sched::{Bounds, StoreBounds};
+use crate::sched::{Bounds, StoreBounds, Timing};
 use crate::store::{Buffers, Payload, TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
@@ -84,7 +85,7 @@ pub(super) fn wire(
     let encoders = seats.encoders.into_iter().zip(encoders).zip(eyes);
     let encoders = encoders.map(|((seat, plan), lanes)| wiring.encode(seat, &plan, lanes)).collect();
     let (mut to_decodes, mut to_prefills) = (lanes.to_decodes.into_iter(), lanes.to_prefills.into_iter());
-    let (mut gauges, mut prefills, mut to_groups) = (Vec::new(), 0, Vec::new());
+    let (mut gauges, mut costs, mut prefills, mut to_groups) = (Vec::new(), Vec::new(), 0, Vec::new());
     for (((plan, ends), seat), rank) in
         groups.into_iter().zip(lanes.groups).zip(seats.schedulers).zip(seats.ranks)
     {
@@ -95,6 +96,7 @@ pub(super) fn wire(
         }
         let group = wiring.group(plan, lanes);
         gauges.push(Arc::clone(&group.gauges));
+        costs.push(Arc::clone(&group.known));
         match seat {
             Scheduling::Prefill(seat) => {
                 wiring.prefill(seat, prefills, group, to_decodes.next().unwrap_or_default());
@@ -107,7 +109,7 @@ pub(super) fn wire(
     seats.disks.into_iter().zip(tolds).for_each(|(seat, told)| wiring.disk(seat, told));
     let cache = seats.cache.map(|seat| wiring.cache(seat, to_groups, (wishes, keys.as_ref(), about)));
     let graph = wiring.graph.finish().map_err(Error::Graph)?;
-    Ok(Assembly { graph, doors, gauges, encoders, cache, reach })
+    Ok(Assembly { graph, doors, gauges, costs, encoders, cache, reach })
 }
 
 /// Bytes of blocks in host memory.
@@ -144,11 +146,13 @@ struct GroupRecipe {
     bounds: Bounds,
     lanes: GroupLanes,
     gauges: Arc<GroupGauges>,
+    known: Arc<Known>,
 }
 
 impl GroupRecipe {
     fn group(&self) -> Group {
-        Group::new(self.bounds.clone(), self.lanes.clone(), Arc::clone(&self.gauges))
+        let (gauges, known) = (Arc::clone(&self.gauges), Arc::clone(&self.known));
+        Group::new(self.bounds.clone(), self.lanes.clone(), gauges, known)
     }
 }
 
@@ -379,9 +383,41 @@ impl Wiring<'_> {
             reuse: self.chain(&plan),
             state: plan.state,
             store: cache_name(self.plan).map(|_| self.store_bounds(&plan)),
+            timing: Some(self.timing(&plan)),
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
-        GroupRecipe { plan, bounds, lanes, gauges }
+        let known = Arc::new(self.known(&plan));
+        if let Driver::Predicted(predicted) = &self.driver
+            && let Some(predict) = predicted.predict.get(&plan.actor)
+        {
+            known.set(predict.coefficients());
+        }
+        GroupRecipe { plan, bounds, lanes, gauges, known }
+    }
+
+    fn timing(&self, plan: &GroupPlan) -> Timing {
+        let work = self.resources.model.facts().work.clone().with_kv(plan.layout.format);
+        let step_time = plan.settings.step_time;
+        Timing { work: Arc::new(work), coefficients: Coefficients::default(), step_time }
+    }
+
+    /// Groups of one key cost the same. Steps are tried where their time is what prompts are cut by, in real time only.
+    fn known(&self, plan: &GroupPlan) -> Known {
+        let facts = self.resources.model.facts();
+        let key = format!(
+            "{}; {} activations; {} threads; {}; {:?} blocks of {}, {} rings",
+            model(facts),
+            self.plan.activations,
+            plan.settings.threads,
+            CpuBackend::new(1, &[]).name(),
+            plan.layout.format,
+            plan.layout.block_size,
+            plan.layout.rings.layers,
+        );
+        let held =
+            (plan.blocks as u64 * u64::from(plan.settings.block_size)).min(u64::from(facts.context)) as u32;
+        let tries = plan.settings.step_time.is_some() && matches!(self.driver, Driver::Live);
+        Known::new(key, tries.then_some(held))
     }
 
     fn store_bounds(&self, plan: &GroupPlan) -> StoreBounds {

@@ -90,6 +90,12 @@ impl Estimator {
         self.pace = self.measured_pace();
     }
 
+    /// Steps that are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.kinds.values().map(VecDeque::len).sum()
+    }
+
     /// Lets go of the kind that was longest not seen.
     fn forget(&mut self) {
         let newest = |kept: &VecDeque<Measured>| kept.back().map_or(0, |measured| measured.number);

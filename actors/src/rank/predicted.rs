@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use millstream_runtime::Time;
 
+use crate::cost::Coefficients;
 use crate::message::{Chosen, Export, Exported, Place, SequenceId, Step, StepDone};
 use crate::store::Payload;
 
@@ -43,6 +44,11 @@ pub struct RowCost {
 pub trait Predict: Send + Sync {
     /// How long a step of these rows takes; not zero where there is one.
     fn step(&self, rows: &[RowCost]) -> Duration;
+
+    /// What schedulers cut prompts by: steps of this predictor, or near them.
+    fn coefficients(&self) -> Coefficients {
+        Coefficients::default()
+    }
 }
 
 /// Steps of a group that were run, one behind the other, each with every row one token on.

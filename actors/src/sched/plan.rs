@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Scheduler;
+use super::budget::Budget;
 use super::reuse::Claims;
 use crate::kv::blocks_for;
 use crate::message::StepRow;
@@ -12,21 +13,24 @@ use crate::sequence::Phase;
 struct Choice {
     /// Order of arrival and tokens of each row.
     rows: Vec<(u64, usize)>,
-    /// Prompt tokens that may still be added.
-    budget: usize,
+    /// What prompts may still be given.
+    budget: Budget,
     /// Blocks that the rows compute.
     claims: Claims,
 }
 
 impl Scheduler {
     pub(super) fn rows(&mut self) -> (Vec<(u64, usize)>, Vec<StepRow>) {
-        let mut choice =
-            Choice { rows: Vec::new(), budget: self.bounds.chunk_tokens, claims: Claims::default() };
-        for arrival in self.in_phase(Phase::Running) {
+        let running = self.in_phase(Phase::Running);
+        if self.bounds.state.is_none() {
+            running.iter().for_each(|&arrival| self.catch_up(arrival));
+        }
+        let mut choice = Choice { rows: Vec::new(), budget: self.budget(), claims: Claims::default() };
+        for arrival in running {
             self.choose(arrival, &mut choice);
         }
         for arrival in self.in_phase(Phase::Waiting) {
-            if choice.budget == 0 {
+            if self.is_spent(&choice.budget) {
                 break;
             }
             if self.awaits_store(arrival) || self.gains_by_waiting(arrival, &choice.rows) {
@@ -50,20 +54,14 @@ impl Scheduler {
         if self.sequences[&arrival].phase != Phase::Running {
             return; // preempted while an older one was served
         }
-        let stateless = self.bounds.state.is_none();
-        if stateless {
-            self.catch_up(arrival);
-        }
         let sequence = &self.sequences[&arrival];
-        let pending = sequence.pending();
-        let count = if pending == 1 { 1 } else { pending.min(choice.budget) };
-        let waits = stateless && choice.claims.cover_next_of(sequence, self.bounds.block_size);
+        let count = if sequence.pending() == 1 { 1 } else { self.share(sequence, &choice.budget) };
+        let waits =
+            self.bounds.state.is_none() && choice.claims.cover_next_of(sequence, self.bounds.block_size);
         if count == 0 || waits || !self.reserve(arrival, sequence.computed + count) {
             return;
         }
-        if pending > 1 {
-            choice.budget -= count;
-        }
+        self.spend(arrival, count, &mut choice.budget);
         choice.claims.add(&self.sequences[&arrival], count, self.bounds.block_size);
         choice.rows.push((arrival, count));
     }
