@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use millstream_actors::assemble::Resources;
+use millstream_actors::cost::Coefficients;
 use millstream_actors::rank::predicted::Predict;
 use millstream_kernels::KvFormat;
 use millstream_topology::{KvFormat as Stored, Plan, Settings};
@@ -93,8 +94,29 @@ fn figures(args: &SimulateArgs) -> anyhow::Result<Figures> {
         let known = || format!("there is no device {name} in the table: it has {}", Device::names().join(", "));
         figures.device = Device::of(name).with_context(known)?;
     }
+    if let Some(file) = &args.speeds.costs {
+        figures.coefficients = Some(coefficients(file)?);
+        figures.source = format!("of {}", file.display());
+    }
     figures.price = args.speeds.price.or(figures.price);
     Ok(figures)
+}
+
+/// The coefficients in a file: by themselves, or those of the only group in a list by group.
+fn coefficients(file: &Path) -> anyhow::Result<Coefficients> {
+    let place = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
+    let value: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{place} is no JSON"))?;
+    let lists = value.as_object().filter(|fields| fields.values().any(serde_json::Value::is_object));
+    let found = match lists.map(|lists| lists.values().collect::<Vec<_>>()).as_deref() {
+        None => value.clone(),
+        Some([only]) => (*only).clone(),
+        Some(all) => anyhow::bail!("{place} has coefficients of {} groups: leave those of one", all.len()),
+    };
+    let found: Coefficients =
+        serde_json::from_value(found).with_context(|| format!("{place} holds no coefficients of steps"))?;
+    anyhow::ensure!(found.is_sound(), "{place}: coefficients are seconds, none below 0, and not all 0");
+    Ok(found)
 }
 
 /// What steps of each actor take.
