@@ -19,6 +19,7 @@ use std::time::Instant;
 #[path = "store/work.rs"]
 mod work;
 
+use millstream::workload::agentic::{Asked, Line};
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
     Buffers, Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
@@ -248,28 +249,24 @@ struct Prompt {
     runs: Vec<(u64, u64)>,
 }
 
-/// Of `every` so many conversations one. They are one a line, as `requests` with `t` and `hash_runs`; a request may have requests of its own.
+/// Of `every` so many conversations one, which are one a line.
 fn prompts(every: usize) -> Vec<Prompt> {
     let mut prompts = Vec::new();
     for (talk, line) in std::io::stdin().lock().lines().enumerate().step_by(every) {
         let line = line.expect("the trace can be read");
-        let value: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
-        collect(&value["requests"], talk as u64, &mut prompts);
+        collect(Line::read(&line).expect("a conversation of agents").requests, talk as u64, &mut prompts);
     }
     prompts.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     prompts
 }
 
-fn collect(requests: &serde_json::Value, talk: u64, prompts: &mut Vec<Prompt>) {
-    for request in requests.as_array().into_iter().flatten() {
-        collect(&request["requests"], talk, prompts);
-        let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-        let runs = request["hash_runs"].as_array().into_iter().flatten();
-        let runs: Vec<(u64, u64)> = runs.map(|run| (number(&run[0]), number(&run[1]))).collect();
+fn collect(requests: Vec<Asked>, talk: u64, prompts: &mut Vec<Prompt>) {
+    for asked in requests {
+        collect(asked.requests, talk, prompts);
+        let runs = asked.hash_runs;
         if !runs.is_empty() {
             // Conversations begin one minute after each other.
-            let at_s = request["t"].as_f64().unwrap_or(0.0) + 60.0 * talk as f64;
-            prompts.push(Prompt { at_s, talk, runs });
+            prompts.push(Prompt { at_s: asked.at_s + 60.0 * talk as f64, talk, runs });
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Commands and flags as typed.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod cache;
 mod choice;
+mod simulate;
 
 pub use cache::{
     CacheArgs, CacheCommand, CacheDropArgs, CacheGcArgs, CacheListArgs, CacheLookArgs, CacheWhichArgs,
 };
 pub use choice::ChoiceArgs;
+pub use simulate::{DrawnArgs, FaultMix, FormatArg, ShownArgs, SimulateArgs, SpeedArgs, SyntheticArg};
 
 /// An actor-based dataflow runtime that serves large language models.
 #[derive(Debug, Parser)]
@@ -40,7 +41,7 @@ pub enum Command {
     Schema,
     /// Talk to a model in the terminal
     Chat(ChatArgs),
-    /// Run a topology on virtual time, with faults drawn from a seed
+    /// Run a topology on virtual time: with faults drawn from a seed, or with a trace, to see how much it can do
     Simulate(SimulateArgs),
     /// Compare a model with stored vectors, through the real graph
     Oracle(OracleArgs),
@@ -142,37 +143,6 @@ pub struct ChatArgs {
     /// How the answer is chosen
     #[command(flatten)]
     pub choice: ChoiceArgs,
-}
-
-/// Flags of `simulate`.
-#[derive(Debug, Args)]
-pub struct SimulateArgs {
-    /// The topology file
-    pub file: PathBuf,
-    /// A model in place of the file's
-    #[arg(long)]
-    pub model: Option<String>,
-    /// The seed of everything random
-    #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
-    pub seed: u64,
-    /// Several seeds, as 1..100 (the last one is left out)
-    #[arg(long, value_parser = seeds)]
-    pub seeds: Option<Range<u64>>,
-    /// Requests of one run
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
-    pub requests: u32,
-    /// What goes wrong
-    #[arg(long, value_enum, default_value = "seed")]
-    pub faults: FaultMix,
-}
-
-/// What goes wrong in a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FaultMix {
-    /// Nothing
-    None,
-    /// A mix drawn from the seed
-    Seed,
 }
 
 /// Flags of `oracle`.
@@ -373,13 +343,6 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || "must look like 1..100".to_owned();
-    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
-    let (from, to): (u64, u64) = (from.parse().map_err(|_| wrong())?, to.parse().map_err(|_| wrong())?);
-    if from < to { Ok(from..to) } else { Err("holds no seed".to_owned()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,13 +351,6 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn ranges_of_seeds_are_read() {
-        assert_eq!(seeds("1..4"), Ok(1..4));
-        assert!(seeds("4..4").is_err());
-        assert!(seeds("4").is_err());
     }
 
     #[test]
@@ -410,7 +366,7 @@ mod tests {
     fn numbers_below_all_ranges_are_told_the_range() {
         for (words, range) in [
             (&["oracle", "x", "--batch", "-1"][..], "1..=1024"),
-            (&["simulate", "x", "--requests", "-5"], "1..=100000"),
+            (&["simulate", "x", "--requests", "-5"], "1.."),
             (&["eval", "--at-least", "-0.5"], "from 0 to 1"),
             (&["place", "x", "--ranks", "-1"], "1..=65536"),
         ] {

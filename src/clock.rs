@@ -10,6 +10,14 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Time that this thread has had a processor, where the system says so (Linux), and else any steady time: to tell how fast
+/// something was.
+pub(crate) fn processor() -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = said.and_then(|said| said.split(' ').next()?.parse().ok());
+    nanos.map_or_else(|| now().elapsed(), Duration::from_nanos)
+}
+
 /// Seconds since 1970, for people and for the API.
 #[expect(clippy::disallowed_methods, reason = "the API's `created` is a date; nothing is decided by it")]
 pub(crate) fn unix_seconds() -> u64 {

@@ -6,13 +6,15 @@
 //! 1. [`source`] reads and checks a topology file and finds its model.
 //! 2. [`mill`] assembles the graph, starts it, and puts a [`desk`] before it: requests in, replies out.
 //! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
-//! 4. [`mod@simulate`] runs the same plan on virtual time; [`oracle`] compares its numbers with stored ones, [`eval`]
+//! 4. [`mod@simulate`] runs the same plan on virtual time; [`capacity`] does so without computing, to see how much it can do
+//!    with a [`workload`]; [`oracle`] compares its numbers with stored ones, [`eval`]
 //!    marks its answers.
 //! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most, [`place`] what
 //!    a group would hold of a model.
 
 pub mod args;
 pub mod builtin;
+pub mod capacity;
 mod clock;
 pub mod command;
 pub mod costs;
@@ -30,6 +32,7 @@ pub mod server;
 pub mod simulate;
 pub mod source;
 mod suggest;
+pub mod workload;
 
 #[cfg(test)]
 mod tidy;

@@ -194,7 +194,7 @@ fn run(sim: &mut Sim, replies: &Outlet<Reply>, limit: Time, heard: &mut BTreeMap
         match ended {
             sim::Outcome::Idle if taken == 0 => return true,
             sim::Outcome::Limit if sim.now() >= limit => return false,
-            sim::Outcome::Idle | sim::Outcome::Limit => {}
+            sim::Outcome::Idle | sim::Outcome::Limit | sim::Outcome::Heard => {}
         }
     }
 }

@@ -142,6 +142,26 @@ impl Source {
         Ok(Resources { store, ..Resources::load_with(&place.path, self.plan.activations).map_err(unusable)? })
     }
 
+    /// The model as far as its settings go, to simulate and not to compute: of a folder its config.json is enough. Words
+    /// are those of the built-in model; nobody says any.
+    ///
+    /// # Errors
+    /// The model is not there or not understood.
+    pub fn outline(&self) -> anyhow::Result<Resources> {
+        let unusable = |error: &dyn std::fmt::Display| Refused::Unreadable(format!("millstream: {error}"));
+        let builtin = builtin::folder()?;
+        let words = Resources::load(builtin.path()).map_err(|error| unusable(&error))?;
+        if self.is_builtin() {
+            return Ok(words);
+        }
+        let place = self.model_place()?;
+        if !place.path.is_dir() {
+            return Ok(Resources::load(&place.path).map_err(|error| unusable(&error))?);
+        }
+        let model = millstream_kernels::outline(&place.path).map_err(|error| unusable(&error))?;
+        Ok(Resources { model, ..words })
+    }
+
     /// Where the model lies.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! From a plan to a graph: the one place that knows which actor a role is, and which lane a wire is. Nothing is started
 //! here; the graph runs under either driver.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,9 @@ use crate::balance::Capacity;
 use crate::cost::Known;
 use crate::error::Error;
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
+use crate::disk::DiskCost;
 use crate::rank::StepCost;
+use crate::rank::predicted::{Predict, Watch};
 use crate::request::{Reply, RequestId, Submit};
 use crate::sched::StateBounds;
 use crate::store::{Class, Stamp, Tenant, TierOptions, WriterId};
@@ -98,12 +101,34 @@ impl Resources {
 }
 
 /// Which driver the graph is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub enum Driver {
     /// Real time; ranks use the threads of the plan.
     Live,
     /// Virtual time; ranks compute on one thread and say what a step would have cost.
     Sim(StepCost),
+    /// Virtual time, and nothing is computed nor kept but numbers: how much a plan can do is simulated.
+    Predicted(Predicted),
+}
+
+/// What stands for devices and stores in a simulation of capacity.
+#[derive(Clone)]
+pub struct Predicted {
+    /// How long steps take, by the name of the actor.
+    pub predict: BTreeMap<String, Arc<dyn Predict>>,
+    /// Who is told of them.
+    pub watch: Arc<dyn Watch>,
+    /// Steps that come out alike are run as one.
+    pub leaps: bool,
+    /// What the tier that lasts takes.
+    pub disk: DiskCost,
+}
+
+impl Driver {
+    /// Whether nothing is computed.
+    fn predicts(&self) -> bool {
+        matches!(self, Self::Predicted(_))
+    }
 }
 
 /// The lanes between the shell and the graph.
@@ -139,13 +164,13 @@ pub struct Assembly {
 /// # Errors
 /// The plan asks for what is not built yet, or gives a group less memory than one block takes.
 pub fn assemble(plan: &Plan, resources: &Resources, driver: Driver) -> Result<Assembly, Error> {
-    if let Some(refusal) = plan.refusal() {
+    if let Some(refusal) = plan.refusal().filter(|_| !driver.predicts()) {
         return Err(Error::NotBuilt(refusal));
     }
     if plan.cache.lasts() && resources.store.is_none() {
         return Err(Error::NoStore);
     }
-    let groups = GroupPlan::of(plan, resources)?;
+    let groups = GroupPlan::of(plan, resources, &driver)?;
     let encoders = EncodePlan::of(plan, resources)?;
     wiring::wire(plan, resources, driver, (groups, encoders))
 }
@@ -214,6 +239,8 @@ impl EncodePlan {
 struct GroupPlan {
     /// Seat of its scheduler, unit of its seats.
     name: String,
+    /// Of which it is a copy.
+    actor: String,
     settings: GroupSettings,
     prefill: bool,
     /// Of its KV memory.
@@ -232,7 +259,7 @@ impl GroupPlan {
     }
 
     /// All groups that compute, in the order of the plan. With a joined decode there are no prefill groups.
-    fn of(plan: &Plan, resources: &Resources) -> Result<Vec<Self>, Error> {
+    fn of(plan: &Plan, resources: &Resources, driver: &Driver) -> Result<Vec<Self>, Error> {
         let mut groups = Vec::new();
         // What the groups will take together, until all have asked.
         let mut granted = Vec::new();
@@ -244,7 +271,11 @@ impl GroupPlan {
                 _ => continue,
             };
             let (chunk_tokens, step_time) = cuts(plan, settings);
-            let settings = GroupSettings { chunk_tokens, step_time, ..settings.clone() };
+            let mut settings = GroupSettings { chunk_tokens, step_time, ..settings.clone() };
+            if driver.predicts() {
+                // Ranks of a group hold a part of its KV memory each. Nobody else has more than one yet.
+                settings.memory = settings.memory.saturating_mul(settings.ranks as u64);
+            }
             let layout = kv_layout(plan, resources.model.facts(), settings.block_size)?;
             if layout.paired > 0 && !settings.block_size.is_multiple_of(2) {
                 let (actor, block_size) = (actor.name.to_string(), settings.block_size);
@@ -254,11 +285,14 @@ impl GroupPlan {
             let slots = state.map_or(0, |state| state.slots);
             let blocks = blocks(actor, &settings, layout, slots)?;
             for copy in 0..settings.groups {
-                let kv = KvMemory::granted(layout, blocks, slots);
-                granted.push(kv.map_err(|source| not_granted(actor, source))?);
+                if !driver.predicts() {
+                    let kv = KvMemory::granted(layout, blocks, slots);
+                    granted.push(kv.map_err(|source| not_granted(actor, source))?);
+                }
                 let alone = settings.groups == 1;
                 let name = if alone { actor.name.to_string() } else { format!("{}.{copy}", actor.name) };
-                groups.push(Self { name, settings: settings.clone(), prefill, layout, blocks, state });
+                let (settings, actor) = (settings.clone(), actor.name.to_string());
+                groups.push(Self { name, actor, settings, prefill, layout, blocks, state });
             }
         }
         Ok(groups)

@@ -104,6 +104,13 @@ impl Decode {
         self.pull(prefill, lease, ctx);
     }
 
+    /// Steps of a simulation that are over by now.
+    fn over(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(done) = self.group.over(ctx.now()) {
+            self.group.done(done, ctx);
+        }
+    }
+
     fn say(&mut self, prefill: usize, message: LeaseMessage) {
         self.prefills[prefill].1.send(message);
     }
@@ -129,6 +136,7 @@ impl Actor for Decode {
     type Message = DecodeMessage;
 
     fn handle(&mut self, message: DecodeMessage, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
         match message {
             DecodeMessage::Admit(admit) => {
                 self.group.admit(&admit.request, ctx);
@@ -141,6 +149,10 @@ impl Actor for Decode {
                 self.group.done(done, ctx);
             }
         }
+    }
+
+    fn wake(&mut self, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
     }
 
     fn settle(&mut self, ctx: &mut Ctx<'_>) {
@@ -159,7 +171,8 @@ impl Actor for Decode {
         self.group.show(0);
     }
 
-    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
+    fn lost(&mut self, peer: &str, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
         self.group.lost(peer);
         let Some(number) = self.prefills.iter().position(|(seat, _)| seat == peer) else { return };
         self.prefills[number].1.clear();

@@ -88,7 +88,7 @@ impl Stream {
 
     fn take(&mut self, token: Token, piece: &mut Piece, tokenizer: &Tokenizer) {
         self.found = token.found;
-        piece.tokens.push(token.id);
+        piece.tokens.extend(std::iter::repeat_n(token.id, 1 + token.again as usize));
         let end = token.finish == Some(Finish::Stop);
         if end {
             // It adds nothing to the text, and begins where that ends.
@@ -101,7 +101,7 @@ impl Stream {
             let said = token.logprobs.map_or_else(Logprobs::default, Arc::unwrap_or_clone);
             piece.logprobs.push(Logprobs { start, ..said });
         }
-        if !end {
+        for _ in 0..if end { 0 } else { 1 + token.again } {
             let text::Piece { text, stopped } = self.push(token.id, tokenizer);
             piece.text.push_str(&text);
             piece.finish = stopped.then_some(Finish::Stop);

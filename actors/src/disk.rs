@@ -9,6 +9,10 @@ use millstream_runtime::{Actor, Ctx, ReplyOut};
 
 use crate::store::{Buffers, Told, Wish};
 
+mod hollow;
+
+pub use hollow::{HollowDisk, HollowStore};
+
 /// Virtual time that a wish takes in the simulator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskCost {
@@ -16,6 +20,15 @@ pub struct DiskCost {
     pub wish: Duration,
     /// Every byte that is read, in nanoseconds.
     pub byte: f64,
+    /// The same for bytes that are written.
+    pub written: f64,
+}
+
+impl DiskCost {
+    fn of(&self, wish: &Wish) -> Duration {
+        let nanos = wish.reads() as f64 * self.byte + wish.writes() as f64 * self.written;
+        self.wish + Duration::from_nanos(nanos as u64)
+    }
 }
 
 /// See the module.
@@ -37,7 +50,7 @@ impl Actor for Disk {
     type Message = Wish;
 
     fn handle(&mut self, wish: Wish, ctx: &mut Ctx<'_>) {
-        ctx.spend(self.cost.wish + Duration::from_nanos((wish.reads() as f64 * self.cost.byte) as u64));
+        ctx.spend(self.cost.of(&wish));
         self.told.reply(wish.carry_out_with(&*self.store, &self.buffers));
     }
 }

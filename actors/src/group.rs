@@ -13,6 +13,7 @@ use crate::message::{
     Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
 };
 use crate::outbox::Tombstones;
+use crate::rank::predicted::{PredictedRank, Prediction};
 use crate::request::{Logprobs, Refusal, Request};
 use crate::sched::{Amount, Bounds, Scheduler};
 use crate::sequence::Phase;
@@ -32,7 +33,7 @@ const STEP_PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub struct GroupLanes {
     /// To its rank.
-    pub steps: HoldOut<Step>,
+    pub steps: Steps,
     /// To the detokenizer.
     pub tokens: HoldOut<Tokens>,
     /// To the router.
@@ -41,6 +42,15 @@ pub struct GroupLanes {
     pub router: String,
     /// To the prefix store, where the plan has one.
     pub store: Option<StoreLanes>,
+}
+
+/// What runs the steps of a group.
+#[derive(Clone)]
+pub enum Steps {
+    /// Its rank, which answers in a message.
+    Rank(HoldOut<Step>),
+    /// Nobody: a simulation says how long they would take.
+    Predicted(Prediction),
 }
 
 /// See the module.
@@ -58,6 +68,8 @@ pub struct Group {
     tokens_sent: usize,
     /// The prefix store, where the plan has one.
     store: Option<StoreDoor>,
+    /// In place of a rank, in a simulation of capacity.
+    predicted: Option<PredictedRank>,
     /// What steps take.
     watch: Watch,
     /// How fast who waits begins.
@@ -71,6 +83,10 @@ impl Group {
         let mut scheduler = Scheduler::new(bounds);
         scheduler.predict_with(watch.coefficients());
         let store = lanes.store.clone().map(StoreDoor::new);
+        let predicted = match &lanes.steps {
+            Steps::Rank(_) => None,
+            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone())),
+        };
         let group = Self {
             scheduler,
             tombstones: Tombstones::default(),
@@ -80,6 +96,7 @@ impl Group {
             sent: Time::ZERO,
             tokens_sent: 0,
             store,
+            predicted,
             watch,
             drain: Drain::default(),
         };
@@ -173,10 +190,19 @@ impl Group {
     ) {
         let token = |(position, &id)| {
             let (request, logprobs) = (Arc::clone(request), logprobs.clone());
-            Token { request, position, id, logprobs, finish: None, found }
+            Token { request, position, id, again: 0, logprobs, finish: None, found }
         };
         let tokens = (0u32..).zip(answer).skip(request.sent.len()).map(token).collect();
         self.send_tokens(tokens, Vec::new());
+    }
+
+    /// Steps of a simulation that are over by now: to be done before anything else is, in every call.
+    pub fn over(&mut self, now: Time) -> Option<StepDone> {
+        let rank = self.predicted.as_mut()?;
+        let done = rank.over(now)?;
+        let took = rank.take_times();
+        took.into_iter().for_each(|step| self.time(step));
+        Some(done)
     }
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
@@ -184,7 +210,14 @@ impl Group {
         if self.watch.tried(ctx.now()) {
             return (Vec::new(), Vec::new());
         }
-        self.time(ctx.now());
+        if self.predicted.is_none() {
+            let took = ctx.now().saturating_since(self.sent);
+            self.watch.done(took);
+            self.time(took);
+        }
+        let more = done.again as usize + usize::from(done.goes_on);
+        self.gauges.steps.add(more);
+        self.gauges.tokens.add(more * self.tokens_sent);
         let mut applied = self.scheduler.apply(&mut done);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
@@ -246,16 +279,20 @@ impl Group {
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        if self.scheduler.in_flight() || self.watch.is_trying() {
+        if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
+            ctx.wake_at(due);
+        } else if self.scheduler.in_flight() || self.watch.is_trying() {
             let due = self.sent + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
             ctx.wake_at(due);
         } else if let Some(step) = self.watch.try_next(now) {
             self.sent = now;
-            self.lanes.steps.send(step);
+            self.run(step, ctx);
         } else if let Some(step) = self.scheduler.plan() {
             self.sent = now;
-            self.watch.sent(&step);
+            if self.predicted.is_none() {
+                self.watch.sent(&step);
+            }
             self.gauges.steps.add(1);
             let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
             self.gauges.tokens.add(tokens);
@@ -268,7 +305,18 @@ impl Group {
                 };
                 ctx.event(stage);
             }
-            self.lanes.steps.send(step);
+            self.run(step, ctx);
+        }
+    }
+
+    fn run(&mut self, step: Step, ctx: &mut Ctx<'_>) {
+        match (&self.lanes.steps, &mut self.predicted) {
+            (Steps::Rank(lane), _) => lane.send(step),
+            (Steps::Predicted(_), Some(rank)) => {
+                let times = self.scheduler.repeats(rank.leap());
+                ctx.wake_at(rank.begin(step, times, ctx.now()));
+            }
+            (Steps::Predicted(_), None) => unreachable!("a group that predicts was made with what predicts"),
         }
     }
 

@@ -455,6 +455,11 @@ pub struct Chosen {
 pub struct StepDone {
     /// The step's number.
     pub number: u64,
+    /// So many times more it was run, each time with every row one token on and the same token chosen: a rank that computes
+    /// says 0, one of the simulator may stand for many steps ([`crate::rank::predicted`]).
+    pub again: u32,
+    /// It is being run once more.
+    pub goes_on: bool,
     /// One entry a row: the token chosen, where one was asked for and the logits are numbers.
     pub tokens: Vec<Option<Chosen>>,
     /// Logits that were asked for.
@@ -513,7 +518,7 @@ pub struct Found {
     pub replayed: u32,
 }
 
-/// One new token of an answer.
+/// One new token of an answer, or a run of it.
 pub struct Token {
     /// Whose.
     pub request: Arc<Request>,
@@ -521,6 +526,8 @@ pub struct Token {
     pub position: u32,
     /// Its id.
     pub id: u32,
+    /// It comes so many times more behind itself; 0 but for made-up tokens of the simulator.
+    pub again: u32,
     /// How likely it was, where that was asked for.
     pub logprobs: Option<Arc<Logprobs>>,
     /// Set on the last one.

@@ -122,6 +122,14 @@ impl Prefill {
         }
     }
 
+    /// Steps of a simulation that are over by now.
+    fn over(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(done) = self.group.over(ctx.now()) {
+            let (news, exported) = self.group.done(done, ctx);
+            self.done(&news, exported, ctx);
+        }
+    }
+
     /// Sends bytes to those who pulled them, and makes leases of the prompts that are computed now.
     fn done(&mut self, news: &[NewToken], exported: Vec<Exported>, ctx: &mut Ctx<'_>) {
         for Exported { reader, data } in exported {
@@ -203,6 +211,7 @@ impl Actor for Prefill {
     type Message = PrefillMessage;
 
     fn handle(&mut self, message: PrefillMessage, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
         match message {
             PrefillMessage::Admit(admit) => self.admit(&admit, ctx),
             PrefillMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
@@ -215,6 +224,10 @@ impl Actor for Prefill {
         }
     }
 
+    fn wake(&mut self, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
+    }
+
     fn settle(&mut self, ctx: &mut Ctx<'_>) {
         self.expire(ctx.now());
         self.offer(ctx);
@@ -225,7 +238,8 @@ impl Actor for Prefill {
         self.group.show(self.leases.len());
     }
 
-    fn lost(&mut self, peer: &str, _ctx: &mut Ctx<'_>) {
+    fn lost(&mut self, peer: &str, ctx: &mut Ctx<'_>) {
+        self.over(ctx);
         let reader = self.decodes.iter().position(|decode| decode.seat == peer);
         let everything = self.group.lost(peer);
         for id in self.leases.select(|lease| everything || Some(lease.reader) == reader) {

@@ -90,11 +90,12 @@ impl Reader<'_> {
                 if how.framed { tokenizer.encode_prompt(text) } else { tokenizer.encode_plain(text) }
             }
             Prompt::Tokens(ids) => ids.clone(),
+            Prompt::Hollow { .. } => return Err(invalid("only a simulation asks tokens of no meaning")),
         };
         known(tokenizer, "prompt", ids.iter().copied())?;
         let pictures: Vec<&Arc<Picture>> = match prompt {
             Prompt::Chat(messages) => messages.iter().flat_map(|message| message.content.images()).collect(),
-            Prompt::Text(_) | Prompt::Tokens(_) => Vec::new(),
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Hollow { .. } => Vec::new(),
         };
         match (self.eyes, pictures.first()) {
             (Some(eyes), _) => eyes.place(ids, &pictures),

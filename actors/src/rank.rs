@@ -13,6 +13,7 @@ use crate::sample::Sampler;
 use crate::store::Buffers;
 
 mod images;
+pub mod predicted;
 
 /// Virtual time that a step takes in the simulator; the tokens themselves are computed for real.
 #[derive(Clone, Copy, Debug)]

@@ -33,6 +33,13 @@ pub enum Prompt {
     Text(String),
     /// Token ids as they are.
     Tokens(Vec<u32>),
+    /// So many tokens of no meaning, whose full blocks bear these names: what simulations of capacity ask, and no client can.
+    Hollow {
+        /// How many.
+        tokens: u32,
+        /// Of the full blocks, in order; those of the last ones may be missing.
+        blocks: Arc<[BlockHash]>,
+    },
 }
 
 /// Which logits the caller wants to see, by absolute position in prompt + answer. For tools, not for clients.

@@ -26,6 +26,7 @@ use crate::sequence::{Phase, Sequence, State};
 use crate::store::Payload;
 
 mod budget;
+mod leap;
 mod plan;
 mod queue;
 mod reuse;
@@ -123,6 +124,8 @@ struct Flight {
     number: u64,
     /// Order of arrival and tokens of each row.
     rows: Vec<(u64, usize)>,
+    /// It moves no bytes.
+    computes_only: bool,
 }
 
 /// See the module.
@@ -241,7 +244,8 @@ impl Scheduler {
             return None;
         }
         self.steps += 1;
-        self.flight = Some(Flight { number: self.steps, rows: arrivals });
+        let computes_only = imports.is_empty() && exports.is_empty();
+        self.flight = Some(Flight { number: self.steps, rows: arrivals, computes_only });
         Some(Step { number: self.steps, imports, rows, exports })
     }
 
@@ -253,8 +257,12 @@ impl Scheduler {
         self.shelf.read(&mut self.pool);
         self.taken.read(&mut self.pool);
         let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
-        for ((arrival, count), token) in flight.rows.into_iter().zip(&done.tokens) {
-            self.advance(arrival, count, token.as_ref(), &mut applied);
+        for (&(arrival, count), token) in flight.rows.iter().zip(&done.tokens) {
+            self.advance((arrival, count), (token.as_ref(), done.again), &mut applied);
+        }
+        self.steps += u64::from(done.again);
+        if done.goes_on {
+            self.go_again(flight.rows);
         }
         let doomed = self.sequences.iter().filter(|(_, s)| s.phase == Phase::Doomed).map(|(&n, _)| n);
         for arrival in doomed.collect::<Vec<_>>() {
@@ -336,16 +344,25 @@ impl Scheduler {
         self.reused
     }
 
-    fn advance(&mut self, arrival: u64, count: usize, chosen: Option<&Chosen>, applied: &mut Applied) {
+    fn advance(
+        &mut self,
+        (arrival, count): (u64, usize),
+        (chosen, again): (Option<&Chosen>, u32),
+        applied: &mut Applied,
+    ) {
+        let count = count + again as usize;
+        if again > 0 {
+            self.reserve_for(arrival, count);
+        }
         let sequence =
             self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
+        let token = chosen.map(|chosen| sequence.push(chosen, again, &self.bounds.end_tokens));
         sequence.pass(count);
         reuse::seal((arrival, sequence), &mut self.pool, &mut self.shelf, &self.bounds);
         if sequence.phase == Phase::Doomed {
             return;
         }
-        let Some(chosen) = chosen else { return };
-        let token = sequence.push(chosen, &self.bounds.end_tokens);
+        let Some(token) = token else { return };
         if token.finish.is_some() {
             self.take_answer(arrival);
             self.remove(arrival);

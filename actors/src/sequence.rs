@@ -198,23 +198,24 @@ impl Sequence {
         &self.tokens[self.request.prompt.len()..]
     }
 
-    /// Appends a sampled token and says whether it is the last.
-    pub fn push(&mut self, chosen: &Chosen, end_tokens: &[u32]) -> Token {
+    /// Appends a sampled token, and `again` so many times, and says whether the answer ends with it.
+    pub fn push(&mut self, chosen: &Chosen, again: u32, end_tokens: &[u32]) -> Token {
         let position = self.answer().len() as u32;
         let id = chosen.id;
-        self.tokens.push(id);
-        Arc::make_mut(&mut self.tally).add(id);
+        self.tokens.extend(std::iter::repeat_n(id, 1 + again as usize));
+        let tally = Arc::make_mut(&mut self.tally);
+        (0..=again).for_each(|_| tally.add(id));
         self.logprobs.clone_from(&chosen.logprobs);
         let request = &self.request;
         let finish = if self.ends(end_tokens).any(|end| end == id) {
             Some(Finish::Stop)
-        } else if position + 1 >= request.tokens_max {
+        } else if position + again + 1 >= request.tokens_max {
             Some(Finish::Length)
         } else {
             None
         };
         let (logprobs, found) = (chosen.logprobs.clone(), self.found);
-        Token { request: Arc::clone(request), position, id, logprobs, finish, found }
+        Token { request: Arc::clone(request), position, id, again, logprobs, finish, found }
     }
 
     /// How its next token is chosen. No token that would end it may be, before it is as long as it must be.

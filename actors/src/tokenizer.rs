@@ -75,6 +75,10 @@ impl TokenizerActor {
         if let Some((_, read)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, &submit.prompt)) {
             return Ok(read.clone());
         }
+        if let Prompt::Hollow { tokens, .. } = &*submit.prompt {
+            let ids = std::iter::repeat_n(0, *tokens as usize).collect();
+            return Ok(Read { ids, images: Arc::from([]) });
+        }
         let Reading { tokenizer, template, model, .. } = &self.reading;
         let (template, eyes) = (template.as_deref(), Eyes::of(model.as_ref()));
         let reader = Reader { tokenizer, template, eyes, tokens_max: Some(self.reach.tokens) };
@@ -113,7 +117,10 @@ impl TokenizerActor {
                 format!("{} is more than the {tokens_max} tokens the answer may have", submit.tokens_min);
             return Err(Refusal::Field { field: "min_tokens", why });
         }
-        let mut hashes = Vec::new();
+        let mut hashes = match &*submit.prompt {
+            Prompt::Hollow { blocks, .. } if self.reading.chain.is_some() => blocks.to_vec(),
+            _ => Vec::new(),
+        };
         if let Some(chain) = &self.reading.chain {
             chain.salted(submit.keeping.salt).extend_seeing(&mut hashes, &prompt, &images);
         }

@@ -19,7 +19,7 @@ pub use memory::write_each;
 pub use model::{
     Activations, Choose, CompressedFacts, DraftRow, Drafter, Drafts, ExpertFacts, Facts, GgufTokenizer,
     ImagePlan, Loaded, Local, Model, Pixels, Row, Scratch, Span, StateFacts, Survey, TextFiles, Vision, Want,
-    load, load_beside, load_with, survey,
+    load, load_beside, load_with, outline, survey,
 };
 pub use weights::{Mapped, TensorFacts, Texts, fingerprint};
 

@@ -28,7 +28,7 @@ pub use draft::{Choose, DraftRow, Drafter, Drafts};
 pub(crate) use load::work_of_config;
 pub use load::{Activations, Loaded, load, load_beside, load_with};
 pub use scratch::Scratch;
-pub use survey::{Survey, survey};
+pub use survey::{Survey, outline, survey};
 pub use text::{GgufTokenizer, TextFiles};
 pub use vision::{ImagePlan, Pixels, Vision};
 

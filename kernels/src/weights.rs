@@ -50,6 +50,8 @@ pub(crate) struct Weights {
     pub threads: Threads,
     /// Nothing is read, only noted that it would be; none: things are read.
     noted: Option<Noted>,
+    /// What is not there is taken to be, in this file; none: it must be there.
+    invented: Option<Arc<Mapped>>,
 }
 
 /// Where a tensor is and what it is said to be.
@@ -70,14 +72,19 @@ impl Weights {
     /// All tensors of a model, which lies at `path`; `fp8_block` as its settings say.
     pub fn new(path: &Path, tensors: BTreeMap<String, Stored>, fp8_block: Option<(usize, usize)>) -> Weights {
         let path = path.to_owned();
-        let (threads, packing, noted) = (Threads::new(1), None, None);
-        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing, threads, noted }
+        let (threads, packing, noted, invented) = (Threads::new(1), None, None, None);
+        Weights { path, tensors, fp8_block, parameters: 0, bytes: 0, packing, threads, noted, invented }
     }
 
     /// From here on nothing is read: matrices are [`Matrix::outline`]s, vectors are of zeros, and what is taken is noted.
     pub fn note(&mut self) -> Noted {
         let all = self.tensors.iter().map(|(name, stored)| (name.clone(), TensorFacts::of(stored))).collect();
         self.noted.insert(Noted::new(all)).clone()
+    }
+
+    /// From here on what is not there is taken to be, in `file`: numbers of two bytes. For weights that are only noted.
+    pub fn invent(&mut self, file: Arc<Mapped>) {
+        self.invented = Some(file);
     }
 
     /// Whether nothing is read.
@@ -370,9 +377,9 @@ impl Weights {
 
     /// Takes a tensor of bytes of exactly this shape, by one of these names of their format.
     fn raw(&mut self, name: &str, shape: &[usize], known: &[&str]) -> Result<Raw, Error> {
-        let stored = self.find(name, shape)?;
+        let stored = self.find_as(name, shape, Err(known[0].to_owned()))?;
         let len = shape.iter().product();
-        let inside = stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
+        let inside = self.is_noting() || stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
         match &stored.dtype {
             Err(found) if known.contains(&found.as_str()) && inside => Ok(Raw { stored, len }),
             _ => Err(refused(name, &stored, known.join(" or "))),
@@ -382,6 +389,16 @@ impl Weights {
     /// Takes a tensor of exactly this shape out of the table. Its sizes are those of the file, whose reader has seen that
     /// their product is no more than the file has.
     fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored, Error> {
+        self.find_as(name, shape, Ok(DType::BF16))
+    }
+
+    /// The same; one that is invented has this format.
+    fn find_as(&mut self, name: &str, shape: &[usize], dtype: Result<DType, String>) -> Result<Stored, Error> {
+        if let Some(file) = self.invented.as_ref().filter(|_| !self.tensors.contains_key(name)) {
+            let (file, shape, start) = (Arc::clone(file), shape.to_vec(), 0);
+            let bytes = shape.iter().product::<usize>() as u64 * if dtype.is_ok() { 2 } else { 1 };
+            return Ok(Stored { file, start, dtype, shape, bytes });
+        }
         let Some(stored) = self.tensors.remove(name) else {
             return Err(Error::MissingTensor { path: self.path.clone(), name: name.to_owned() });
         };

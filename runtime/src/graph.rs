@@ -274,6 +274,11 @@ impl GraphBuilder {
         ReplyOut(self.join(Wish::new(name, Policy::Reply, capacity), Some(&from.core), to, wrap))
     }
 
+    /// How many bytes a message of a lane is: in the simulator it takes time on a link ([`SimLink`](crate::SimLink)).
+    pub fn weigh<T: Send + 'static>(&mut self, lane: &ReplyOut<T>, bytes: fn(&T) -> u64) {
+        lane.0.weigh(bytes);
+    }
+
     /// A way from the shell into a seat, for any number of threads. It is not emptied when the seat restarts.
     pub fn inlet<B: Send + 'static, T: Send + 'static>(
         &mut self,

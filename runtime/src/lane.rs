@@ -20,7 +20,7 @@ mod core;
 mod model;
 mod path;
 
-pub(crate) use self::core::{LaneCore, LaneFacts};
+pub(crate) use self::core::{LaneCore, LaneFacts, Stirred};
 pub(crate) use self::path::{Lane, Path, Take};
 
 /// What happens when a lane is full.

@@ -88,7 +88,7 @@ pub use graph::{Cores, Graph, GraphBuilder, Seat};
 pub use lane::{HoldOut, Inlet, LaneState, LatestOut, OfferOut, Outlet, Policy, ReplyOut};
 pub use live::{LiveOptions, Running};
 pub use seat::{SeatState, TURN_MESSAGES_MAX};
-pub use sim::{Faults, Outcome, Sim, SimOptions};
+pub use sim::{Faults, Outcome, Sim, SimLink, SimOptions};
 pub use supervise::{Budget, Exit};
 pub use time::Time;
 pub use trace::Event;

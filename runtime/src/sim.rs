@@ -4,6 +4,7 @@
 //! something to do takes a turn. What happens at the same virtual moment happens in an order drawn from the seed. Two
 //! runs with one seed have one log.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use crate::bell::{ATTENTION, LANES};
 use crate::graph::{Graph, Part, Wiring};
-use crate::lane::LaneState;
+use crate::lane::{LaneState, Stirred};
 use crate::seat::{Life, SeatState};
 use crate::supervise::{After, Deaths, Exit, cut, panic_text};
 use crate::time::{Clock, Time};
@@ -43,6 +44,21 @@ pub struct SimOptions {
     pub rebuild: Duration,
     /// The newest events that [`Sim::log`] keeps at least (it forgets older ones in bulk). The digest covers all.
     pub log_max: usize,
+    /// Whether events are recorded at all. Without them there is neither log nor digest, and long runs are faster.
+    pub journal: bool,
+    /// Links between seats; a lane crosses the first one that it is part of, or none.
+    pub links: Vec<SimLink>,
+}
+
+/// A link: messages that were said to be so many bytes ([`GraphBuilder::weigh`](crate::GraphBuilder::weigh)) take time on it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimLink {
+    /// The lanes that cross it: those with this in their name.
+    pub lanes: String,
+    /// Every message takes so long, also when nothing is before it.
+    pub latency: Duration,
+    /// What one seat may send over it.
+    pub bytes_per_second: f64,
 }
 
 impl Default for SimOptions {
@@ -55,6 +71,8 @@ impl Default for SimOptions {
             hop: Duration::from_micros(1),
             rebuild: Duration::from_millis(1),
             log_max: 1 << 18,
+            journal: true,
+            links: Vec::new(),
         }
     }
 }
@@ -67,6 +85,8 @@ pub enum Outcome {
     Idle,
     /// The time is up.
     Limit,
+    /// A message has reached an outlet, now.
+    Heard,
 }
 
 struct SimSeat {
@@ -76,9 +96,6 @@ struct SimSeat {
     busy_until: Time,
     /// Its next turn in the agenda; any other one there is stale.
     planned: Option<Time>,
-    /// Lanes into it and out of it.
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
     spared: bool,
 }
 
@@ -124,6 +141,15 @@ pub struct Sim {
     log: Vec<(Time, Arc<str>, Event)>,
     seats: Vec<SimSeat>,
     roads: Vec<Road>,
+    /// Lanes to the shell.
+    outlets: Vec<usize>,
+    /// Lanes that may launch something, and room for their list.
+    stirred: Arc<Stirred>,
+    stirring: Vec<usize>,
+    /// When a link is free for the next message of a seat.
+    crossing: BTreeMap<(usize, usize), Time>,
+    /// Something has reached an outlet since that was last asked.
+    heard: bool,
     agenda: Agenda,
     /// By unit.
     deaths: Vec<Deaths>,
@@ -150,9 +176,12 @@ impl Sim {
         let clock = Arc::new(Clock::virtual_zero());
         let journal = Arc::new(Journal::new(Arc::clone(&clock), usize::MAX));
         let Graph { wiring, parts } = graph;
-        let seats = parts.iter().map(|part| sim_seat(part, &wiring, &options.faults)).collect();
-        let roads = wiring.lanes.iter().map(|lane| Road::new(lane, &options.faults)).collect();
-        for seat in &wiring.seats {
+        let seats = parts.iter().map(|part| sim_seat(part, &options.faults)).collect();
+        let stirred = Arc::default();
+        let lanes = wiring.lanes.iter().enumerate();
+        let roads = lanes.clone().map(|lane| Road::new(lane, &options, &stirred)).collect();
+        let outlets = lanes.filter(|(_, lane)| lane.core().facts.to.is_none()).map(|(place, _)| place).collect();
+        for seat in wiring.seats.iter().filter(|_| options.journal) {
             seat.set_journal(Arc::clone(&journal));
         }
         let mut sim = Sim {
@@ -166,6 +195,11 @@ impl Sim {
             log: Vec::new(),
             seats,
             roads,
+            outlets,
+            stirred,
+            stirring: Vec::new(),
+            crossing: BTreeMap::new(),
+            heard: false,
             agenda: Agenda::default(),
             crashes: 0,
             failed: None,
@@ -185,21 +219,31 @@ impl Sim {
 
     /// Runs everything up to and including `until`, where time then stands.
     pub fn run_until(&mut self, until: Time) {
-        self.run(until);
+        self.run(until, false);
         self.clock.set(self.now().max(until));
     }
 
     /// Runs until nothing is left to do, but not beyond `limit`.
     pub fn run_until_idle(&mut self, limit: Time) -> Outcome {
-        let outcome = self.run(limit);
+        let outcome = self.run(limit, false);
         if outcome == Outcome::Limit {
             self.clock.set(self.now().max(limit));
         }
         outcome
     }
 
-    fn run(&mut self, until: Time) -> Outcome {
+    /// The same, but also until a message reaches an outlet: who takes it then knows when it came.
+    pub fn run_until_heard(&mut self, limit: Time) -> Outcome {
+        let outcome = self.run(limit, true);
+        if outcome == Outcome::Limit {
+            self.clock.set(self.now().max(limit));
+        }
+        outcome
+    }
+
+    fn run(&mut self, until: Time, hears: bool) -> Outcome {
         self.shell_moved();
+        self.heard = false;
         let mut actions: u32 = 0;
         while let Some((at, action)) = self.agenda.next(until) {
             self.clock.set(at);
@@ -215,6 +259,9 @@ impl Sim {
                 Action::Land { lane, ticket } => self.land(lane, ticket),
                 Action::Turn { seat } => self.take_turn(seat),
                 Action::Rebuild { unit, times } => self.rebuild(unit, times),
+            }
+            if hears && self.heard {
+                return Outcome::Heard;
             }
         }
         self.keep_log();
@@ -367,12 +414,7 @@ impl Sim {
         let pause = if pauses { self.random.span(self.options.faults.pause_max) } else { Duration::ZERO };
         self.seats[seat].busy_until = end + pause;
         self.wiring.seats[seat].look(now);
-        for place in 0..self.seats[seat].outputs.len() {
-            self.launch(self.seats[seat].outputs[place], end);
-        }
-        for place in 0..self.seats[seat].inputs.len() {
-            self.launch(self.seats[seat].inputs[place], now);
-        }
+        self.launch_stirred(Some(seat), end);
     }
 
     // Deaths.
@@ -455,16 +497,11 @@ enum When {
     After,
 }
 
-fn sim_seat(part: &Part, wiring: &Wiring, faults: &Faults) -> SimSeat {
-    let index = part.core.index;
-    let at = |end: &Option<Arc<crate::seat::SeatCore>>| end.as_ref().is_some_and(|seat| seat.index == index);
-    let lanes = |ours: &dyn Fn(usize) -> bool| (0..wiring.lanes.len()).filter(|lane| ours(*lane)).collect();
+fn sim_seat(part: &Part, faults: &Faults) -> SimSeat {
     SimSeat {
         life: None,
         busy_until: Time::ZERO,
         planned: None,
-        inputs: lanes(&|lane| at(&wiring.lanes[lane].core().facts.to)),
-        outputs: lanes(&|lane| at(&wiring.lanes[lane].core().facts.from)),
         spared: faults.spares(&part.core.name) || faults.spares(&part.core.unit),
     }
 }

@@ -47,6 +47,7 @@ impl Text {
                 _ if !ask.echo => String::new(),
                 Prompt::Text(text) => text.clone(),
                 Prompt::Tokens(ids) => tokenizer.decode(ids),
+                Prompt::Hollow { .. } => String::new(),
                 Prompt::Chat(_) => return Err(Fault::field("echo", "a chat is not repeated")),
             };
             echoes.extend((0..ask.choices).map(|_| echo.clone()));

@@ -7,20 +7,21 @@ use millstream_runtime::{GraphBuilder, HoldOut, OfferOut, ReplyOut, Seat};
 use millstream_topology::{GroupSettings, Plan, Port, Role};
 
 use super::wiring::Wiring;
-use super::{EncodePlan, GroupPlan, cache_name, disk_unit};
+use super::{Driver, EncodePlan, GroupPlan, cache_name, disk_unit};
 use crate::balance::Capacity;
 use crate::decode::PrefillLane;
 use crate::encode::EncodeLanes;
 use crate::error::Error;
-use crate::group::{GroupLanes, StoreLanes};
+use crate::group::{GroupLanes, Steps, StoreLanes};
 use crate::message::{
-    Admit, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure,
+    Admit, Blocks, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure,
     GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
+use crate::rank::predicted::Prediction;
 use crate::request::{Request, RequestId};
 use crate::router::{EncodeDoor, GroupDoor};
-use crate::store::{Told, Wish};
+use crate::store::{Payload, Told, Wish};
 
 /// Steps that may wait at a rank.
 const STEPS: usize = 2;
@@ -51,8 +52,8 @@ pub(super) struct Seats {
     pub detokenizer: Seat<DetokenizerMessage>,
     /// One a group, in order.
     pub schedulers: Vec<Scheduling>,
-    /// One a group, in order.
-    pub ranks: Vec<Seat<Step>>,
+    /// One a group, in order; none where steps are predicted.
+    pub ranks: Vec<Option<Seat<Step>>>,
     /// One an encode actor, in order.
     pub encoders: Vec<Seat<EncodeMessage>>,
     /// The prefix store, where the plan has one.
@@ -73,7 +74,8 @@ impl Seats {
             let cores = if pinned { vec![core] } else { Vec::new() };
             core += threads;
             let name = group.name.as_str();
-            ranks.push(wiring.graph.compute_seat::<Step>(&format!("{name}.rank"), name, cores));
+            let rank = || wiring.graph.compute_seat::<Step>(&format!("{name}.rank"), name, cores);
+            ranks.push((!wiring.driver.predicts()).then(rank));
             schedulers.push(match group.prefill {
                 true => Scheduling::Prefill(wiring.graph.seat(name, name)),
                 false => Scheduling::Decode(wiring.graph.seat(name, name)),
@@ -136,8 +138,8 @@ pub(super) struct GroupEnds {
     pub door: GroupDoor,
     /// Of the scheduler.
     pub lanes: GroupLanes,
-    /// Of the rank.
-    pub done: ReplyOut<StepDone>,
+    /// Of the rank, where there is one.
+    pub done: Option<ReplyOut<StepDone>>,
     /// Of the cache, where the plan has one.
     pub answers: Option<ReplyOut<CacheAnswer>>,
 }
@@ -147,7 +149,7 @@ impl Lanes {
         let router = wiring.name(&Role::Router)?;
         let ends =
             (0..groups.len()).map(|number| group_ends(wiring, seats, &groups[number], (number, &router)));
-        let groups = ends.collect();
+        let groups = ends.collect::<Result<_, _>>()?;
         let (to_decodes, to_prefills) = handovers(wiring, seats);
         let (encoders, disks) = (encoders(wiring, seats), disks(wiring, seats));
         let Seats { gateway, tokenizer, router, detokenizer, .. } = seats;
@@ -179,9 +181,14 @@ impl Lanes {
 }
 
 /// The lanes of one group to router, detokenizer and rank.
-fn group_ends(wiring: &mut Wiring<'_>, seats: &Seats, group: &GroupPlan, at: (usize, &str)) -> GroupEnds {
+fn group_ends(
+    wiring: &mut Wiring<'_>,
+    seats: &Seats,
+    group: &GroupPlan,
+    at: (usize, &str),
+) -> Result<GroupEnds, Error> {
     let (name, (number, router)) = (group.name.as_str(), at);
-    let rank = &seats.ranks[number];
+    let rank = (seats.ranks[number].as_ref(), group);
     match &seats.schedulers[number] {
         Scheduling::Prefill(seat) => {
             let into = Into {
@@ -216,7 +223,7 @@ struct Place<'a, M> {
     router: &'a str,
     role: &'a str,
     seat: &'a Seat<M>,
-    rank: &'a Seat<Step>,
+    rank: (Option<&'a Seat<Step>>, &'a GroupPlan),
     admits: bool,
     holds: Capacity,
 }
@@ -234,7 +241,7 @@ fn ends<M, A, C, S, D>(
     seats: &Seats,
     place: Place<'_, M>,
     into: Into<A, C, S, D>,
-) -> GroupEnds
+) -> Result<GroupEnds, Error>
 where
     M: Send + 'static,
     A: Fn(Admit) -> M + Send + Sync + 'static,
@@ -259,14 +266,35 @@ where
     let to_text = DetokenizerMessage::Tokens;
     let (store, answers) =
         seats.cache.as_ref().map(|cache| to_store(g, cache, (name, number, seat), into.cache)).unzip();
+    let (steps, done) = match (rank, &wiring.driver) {
+        ((Some(rank), _), _) => {
+            let steps = g.hold(&format!("{name}.steps"), seat, rank, STEPS, |step| step);
+            (Steps::Rank(steps), Some(g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done)))
+        }
+        ((None, group), driver) => (Steps::Predicted(prediction(driver, group, number)?), None),
+    };
     let lanes = GroupLanes {
-        steps: g.hold(&format!("{name}.steps"), seat, rank, STEPS, |step| step),
+        steps,
         tokens: g.hold(&format!("{name}.tokens"), seat, &seats.detokenizer, tokens, to_text),
         ended: g.hold(&format!("{name}.ended"), seat, &seats.router, ended, RouterMessage::Ended),
         router: router.to_owned(),
         store,
     };
-    GroupEnds { door, lanes, answers, done: g.reply(&format!("{name}.done"), rank, seat, STEPS, into.done) }
+    Ok(GroupEnds { door, lanes, answers, done })
+}
+
+/// What stands for the rank of a group.
+fn prediction(driver: &Driver, group: &GroupPlan, number: usize) -> Result<Prediction, Error> {
+    let unknown = || Error::Missing(format!("a prediction for {}", group.actor));
+    let Driver::Predicted(predicted) = driver else { return Err(unknown()) };
+    let (block, slot) = (group.layout.bytes_per_block(), group.layout.bytes_per_slot());
+    Ok(Prediction {
+        predict: Arc::clone(predicted.predict.get(&group.actor).ok_or_else(unknown)?),
+        watch: Arc::clone(&predicted.watch),
+        group: number,
+        bytes: (block, slot),
+        leaps: predicted.leaps,
+    })
 }
 
 /// The lanes between one group and the cache.
@@ -285,7 +313,21 @@ fn to_store<M: Send + 'static>(
         snapshots: g.offer(&format!("{name}.snapshots"), seat, cache, KEEPS, CacheMessage::Snapshot),
     };
     // The cache owes answers to what is open, and to what was given up and has not been forgotten yet.
-    (lanes, g.reply(&format!("cache.answers.{name}"), cache, seat, 4 * ASKS, into))
+    let answers = g.reply(&format!("cache.answers.{name}"), cache, seat, 4 * ASKS, into);
+    g.weigh(&answers, answer_bytes);
+    (lanes, answers)
+}
+
+/// Bytes of blocks that come with an answer.
+fn answer_bytes(answer: &CacheAnswer) -> u64 {
+    match answer {
+        CacheAnswer::Sought(..) => 0,
+        CacheAnswer::Brought(_, data) | CacheAnswer::Fetched(_, _, data) => bytes(data),
+    }
+}
+
+fn bytes(data: &[Payload]) -> u64 {
+    data.iter().map(|data| data.len() as u64).sum()
 }
 
 /// The lanes between the router and every encode actor.
@@ -345,6 +387,8 @@ fn handovers(wiring: &mut Wiring<'_>, seats: &Seats) -> (Vec<Vec<DecodeLanes>>, 
             let (from, to) = (prefill.name().to_owned(), decode.name().to_owned());
             let lease = move |message| PrefillMessage::Lease(message, number);
             let leases = g.offer(&format!("{to}.pull.{from}"), decode, prefill, pull, lease);
+            let pieces = g.reply(&format!("{from}.blocks.{to}"), prefill, decode, blocks, DecodeMessage::Blocks);
+            g.weigh(&pieces, |blocks: &Blocks| blocks.data.as_deref().map_or(0, bytes));
             lanes.push(DecodeLanes {
                 handover: g.offer(
                     &format!("{from}.handover.{to}"),
@@ -353,13 +397,7 @@ fn handovers(wiring: &mut Wiring<'_>, seats: &Seats) -> (Vec<Vec<DecodeLanes>>, 
                     handover,
                     DecodeMessage::Handover,
                 ),
-                blocks: g.reply(
-                    &format!("{from}.blocks.{to}"),
-                    prefill,
-                    decode,
-                    blocks,
-                    DecodeMessage::Blocks,
-                ),
+                blocks: pieces,
                 seat: to,
             });
             to_prefills[number].push(PrefillLane { seat: from, leases });

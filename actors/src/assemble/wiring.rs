@@ -14,7 +14,7 @@ use crate::cache::{Cache, Lasting};
 use crate::cost::{Coefficients, Known};
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
-use crate::disk::{Disk, DiskCost};
+use crate::disk::{Disk, DiskCost, HollowDisk, HollowStore};
 use crate::encode::{Encode, EncodeBounds, EncodeLanes, Sight};
 use crate::error::Error;
 use crate::gateway::{Gateway, GatewayBounds, GatewayLanes};
@@ -40,7 +40,7 @@ const BETWEEN_BYTES: u64 = 1 << 26;
 /// Steps after which nobody overtakes a sequence: some minutes, and more than the whole queue takes as a rule.
 const WAIT_STEPS_MAX: u64 = 8_192;
 /// What a disk takes in the simulator: a fast local one.
-const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0 };
+const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0, written: 0.0 };
 /// Messages between shell and gateway.
 const DOOR: usize = 1024;
 
@@ -52,6 +52,8 @@ pub(super) struct Wiring<'a> {
     pub graph: GraphBuilder,
     /// Memory for blocks on their way.
     pub buffers: Buffers,
+    /// What a tier that lasts holds in a simulation of capacity.
+    pub hollow: HollowStore,
     /// Digest of the vocabulary, where blocks outlive the process.
     pub vocabulary: Option<[u8; 32]>,
 }
@@ -63,9 +65,10 @@ pub(super) fn wire(
     driver: Driver,
     (groups, encoders): (Vec<GroupPlan>, Vec<EncodePlan>),
 ) -> Result<Assembly, Error> {
-    let buffers = buffers(plan, &groups, driver)?;
+    let buffers = buffers(plan, &groups, &driver)?;
     let vocabulary = resources.store.as_ref().map(|_| resources.tokenizer.digest());
-    let mut wiring = Wiring { plan, resources, driver, graph: GraphBuilder::new(), buffers, vocabulary };
+    let (graph, hollow) = (GraphBuilder::new(), HollowStore::default());
+    let mut wiring = Wiring { plan, resources, driver, graph, buffers, hollow, vocabulary };
     let seats = Seats::new(&mut wiring, &groups, &encoders)?;
     let lanes = Lanes::new(&mut wiring, &seats, &groups)?;
     let (doors, replies) = wiring.doors(&seats.gateway);
@@ -91,7 +94,9 @@ pub(super) fn wire(
     {
         let GroupEnds { lanes, done, answers, .. } = ends;
         to_groups.extend(answers.map(|answers| (plan.name.clone(), answers)));
-        wiring.rank(rank, &plan, done);
+        if let (Some(rank), Some(done)) = (rank, done) {
+            wiring.rank(rank, &plan, done);
+        }
         let group = wiring.group(plan, lanes);
         gauges.push(Arc::clone(&group.gauges));
         costs.push(Arc::clone(&group.known));
@@ -118,12 +123,12 @@ fn host_bytes(plan: &Plan) -> u64 {
 }
 
 /// Whether memory is taken from the system at the start.
-fn reserves(plan: &Plan, driver: Driver) -> bool {
+fn reserves(plan: &Plan, driver: &Driver) -> bool {
     plan.reserve && matches!(driver, Driver::Live)
 }
 
 /// Memory for blocks between groups, host memory, and disks.
-fn buffers(plan: &Plan, groups: &[GroupPlan], driver: Driver) -> Result<Buffers, Error> {
+fn buffers(plan: &Plan, groups: &[GroupPlan], driver: &Driver) -> Result<Buffers, Error> {
     let block = groups.first().map_or(0, |group| group.layout.bytes_per_block());
     let host = host_bytes(plan);
     if plan.cache.keeps_blocks() && host < block as u64 {
@@ -296,9 +301,10 @@ impl Wiring<'_> {
         plan: &EncodePlan,
         lanes: EncodeLanes,
     ) -> Arc<EncodeGauges> {
-        let (threads, cost) = match self.driver {
+        let (threads, cost) = match &self.driver {
             Driver::Live => (plan.settings.threads, Duration::ZERO),
             Driver::Sim(cost) => (1, cost.token),
+            Driver::Predicted(_) => (1, Duration::ZERO),
         };
         let (cache, waiting_max) = (plan.settings.cache, plan.settings.waiting_max);
         let bounds = EncodeBounds { cache, waiting_max, cost };
@@ -338,9 +344,13 @@ impl Wiring<'_> {
 
     fn disk(&mut self, seat: Seat<Wish>, told: ReplyOut<Told>) {
         let Some(store) = self.resources.store.clone() else { return };
-        let cost = match self.driver {
+        let cost = match &self.driver {
             Driver::Live => DiskCost::default(),
             Driver::Sim(_) => DISK_COST,
+            Driver::Predicted(predicted) => {
+                let (cost, objects) = (predicted.disk, self.hollow.clone());
+                return self.graph.actor(seat, move || HollowDisk::new(objects.clone(), told.clone(), cost));
+            }
         };
         let buffers = self.buffers.clone();
         self.graph
@@ -350,15 +360,15 @@ impl Wiring<'_> {
     fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
         let model = Arc::clone(&self.resources.model);
         let layout = group.layout;
-        let (threads, cost) = match self.driver {
-            Driver::Live => {
-                (group.settings.threads, StepCost { step: Duration::ZERO, token: Duration::ZERO })
-            }
-            Driver::Sim(cost) => (1, cost),
+        let nothing = StepCost { step: Duration::ZERO, token: Duration::ZERO };
+        let (threads, cost) = match &self.driver {
+            Driver::Live => (group.settings.threads, nothing),
+            Driver::Sim(cost) => (1, *cost),
+            Driver::Predicted(_) => (1, nothing),
         };
         let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
         let chunk = group.settings.chunk_tokens as usize;
-        let (reserve, buffers) = (reserves(self.plan, self.driver).then_some(chunk), self.buffers.clone());
+        let (reserve, buffers) = (reserves(self.plan, &self.driver).then_some(chunk), self.buffers.clone());
         self.graph.actor(seat, move || {
             let backend = Box::new(CpuBackend::new(threads, &[]));
             let (model, buffers) = (Arc::clone(&model), buffers.clone());
@@ -386,6 +396,11 @@ impl Wiring<'_> {
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         let known = Arc::new(self.known(&plan));
+        if let Driver::Predicted(predicted) = &self.driver
+            && let Some(predict) = predicted.predict.get(&plan.actor)
+        {
+            known.set(predict.coefficients());
+        }
         GroupRecipe { plan, bounds, lanes, gauges, known }
     }
 

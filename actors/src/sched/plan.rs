@@ -87,7 +87,7 @@ impl Scheduler {
     }
 
     /// Blocks for `positions` of a running sequence, taken from who comes last if need be. False when that was itself.
-    fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
+    pub(super) fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
         loop {
             let sequence = &self.sequences[&arrival];
             let wanted = blocks_for(positions, self.bounds.block_size).saturating_sub(sequence.blocks.len());

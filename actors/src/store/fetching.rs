@@ -126,7 +126,8 @@ impl Reading {
         let whole = got.get(expected.range).filter(|whole| expected.at.end <= whole.len())?;
         let bytes = whole.slice(expected.at.clone());
         // A small block alone would keep the memory of all that were read with it.
-        let own = |bytes: Payload| if bytes.len() < LARGE { bytes.to_vec().into() } else { bytes };
+        let small = |bytes: &Payload| bytes.len() < LARGE && !bytes.is_hollow();
+        let own = |bytes: Payload| if small(&bytes) { bytes.to_vec().into() } else { bytes };
         (bytes.sum() == expected.crc).then(|| own(bytes))
     }
 }

@@ -164,7 +164,7 @@ impl Queue {
         let (filled, items) = self.open.entry(class).or_default();
         *filled += bytes;
         let last = Use { used: now, expires };
-        items.push(Item { crc: crc32c::crc32c(&block.bytes), block, stored: now, last });
+        items.push(Item { crc: block.bytes.sum(), block, stored: now, last });
         Stored::Queued
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use millstream_runtime::blob::{Blob, BlobError, Listed, Part};
 
@@ -16,19 +16,45 @@ pub struct Payload {
     end: usize,
     /// Checksum of these bytes, where they were summed when they were read.
     sum: Option<u32>,
+    /// There are no bytes, only a number of them.
+    hollow: bool,
 }
 
+/// What lies behind hollow payloads.
+static NOTHING: LazyLock<Arc<Buffer>> = LazyLock::new(Arc::default);
+
 impl Payload {
+    /// So many bytes that nobody may look at, and that take no memory: what blocks are in a simulation of capacity.
+    pub fn hollow(bytes: usize) -> Self {
+        Self { start: 0, end: bytes, whole: Arc::clone(&NOTHING), sum: None, hollow: true }
+    }
+
+    /// Whether there are no bytes behind it.
+    pub fn is_hollow(&self) -> bool {
+        self.hollow
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.end == self.start
+    }
+
     /// A part of it, without a copy. Panics beyond its end.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
         let sum = self.sum.filter(|_| range.len() == self.len());
-        Self { whole: self.whole.clone(), start: self.start + range.start, end: self.start + range.end, sum }
+        let (start, end) = (self.start + range.start, self.start + range.end);
+        Self { whole: self.whole.clone(), start, end, sum, hollow: self.hollow }
     }
 
     /// Its CRC-32C (RFC 3720, appendix B.4).
     pub fn sum(&self) -> u32 {
-        self.sum.unwrap_or_else(|| crc32c::crc32c(self))
+        if self.hollow { 0 } else { self.sum.unwrap_or_else(|| crc32c::crc32c(self)) }
     }
 
     /// The same bytes, summed here and now: by a thread that has just read them, and not by the one that is told.
@@ -39,7 +65,7 @@ impl Payload {
 
 impl From<Buffer> for Payload {
     fn from(bytes: Buffer) -> Self {
-        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes), sum: None }
+        Self { start: 0, end: bytes.len(), whole: Arc::new(bytes), sum: None, hollow: false }
     }
 }
 
@@ -52,13 +78,13 @@ impl From<Vec<u8>> for Payload {
 impl Deref for Payload {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.whole[self.start..self.end]
+        if self.hollow { &[] } else { &self.whole[self.start..self.end] }
     }
 }
 
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
-        self[..] == other[..]
+        self.hollow == other.hollow && self.len() == other.len() && self[..] == other[..]
     }
 }
 
@@ -138,6 +164,14 @@ impl Wish {
         match &self.io {
             Io::Read { ranges, .. } => ranges.iter().map(|range| range.end - range.start).sum(),
             Io::List { .. } | Io::Put { .. } | Io::Delete { .. } => 0,
+        }
+    }
+
+    /// Bytes that it writes.
+    pub fn writes(&self) -> u64 {
+        match &self.io {
+            Io::Put { parts, .. } => parts.iter().map(|part| part.len() as u64).sum(),
+            Io::List { .. } | Io::Read { .. } | Io::Delete { .. } => 0,
         }
     }
 

@@ -1,5 +1,6 @@
 //! From a path to a model: which format it is, which family, and that family's loader.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
@@ -16,7 +17,7 @@ use crate::config::{self, quantization};
 use crate::error::Error;
 use crate::files;
 use crate::weights::gguf::{self, Gguf, Value};
-use crate::weights::{Mapped, Threads, Weights, safetensors};
+use crate::weights::{Mapped, Stored, Threads, Weights, safetensors};
 use crate::work::WorkFacts;
 
 /// A model and what its files say about text.
@@ -239,11 +240,26 @@ pub(super) fn config_of_folder(path: &Path) -> Result<Map<String, Json>, Error> 
 
 /// A folder's tensors, as they are stored, and who takes them.
 pub(super) fn source_of_folder(path: &Path, settings: &Settings<'_>) -> Result<(Source, Loader), Error> {
+    source_of(path, safetensors::open(path)?, settings)
+}
+
+/// The tensors that the settings in a folder ask for, none of which is there, and who takes them.
+pub(super) fn source_of_settings(path: &Path, settings: &Settings<'_>) -> Result<(Source, Loader), Error> {
+    let (mut source, load) = source_of(path, BTreeMap::new(), settings)?;
+    source.weights.invent(Arc::new(Mapped::open(&path.join("config.json"))?));
+    Ok((source, load))
+}
+
+fn source_of(
+    path: &Path,
+    tensors: BTreeMap<String, Stored>,
+    settings: &Settings<'_>,
+) -> Result<(Source, Loader), Error> {
     let family = family_of_folder(&path.join("config.json"), settings)?;
     let tokens = tokens_of_folder(path, settings)?;
     let fp8_block = quantization::fp8_block(settings)?;
     let source = Source {
-        weights: Weights::new(path, safetensors::open(path)?, fp8_block),
+        weights: Weights::new(path, tensors, fp8_block),
         naming: Naming::Folder,
         root: "model",
         tokens: Box::new(|| Ok(tokens)),

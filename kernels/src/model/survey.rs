@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::Facts;
-use super::load::{config_of_folder, source_of_folder};
+use super::load::{config_of_folder, source_of_folder, source_of_settings};
+use super::{Facts, Model};
 use crate::config::settings::Settings;
 use crate::error::Error;
-use crate::weights::TensorFacts;
+use crate::weights::{TensorFacts, safetensors};
 
 /// What the settings and the headers of a model's files say.
 #[derive(Clone, Debug)]
@@ -30,4 +31,20 @@ pub fn survey(folder: &Path) -> Result<Survey, Error> {
     let noted = source.weights.note();
     let facts = load(source, &settings)?.facts().clone();
     Ok(Survey { facts, tensors: noted.into_tensors() })
+}
+
+/// A model as far as its settings go, which must not be asked to compute: of a folder its `config.json` is enough. Where the
+/// folder has no weights, they are taken to be there, of two bytes each, in the shapes that the settings ask for.
+///
+/// # Errors
+/// As for [`load`](super::load).
+pub fn outline(folder: &Path) -> Result<Arc<dyn Model>, Error> {
+    let config = config_of_folder(folder)?;
+    let settings = Settings::json(&folder.join("config.json"), &config);
+    let (mut source, load) = match safetensors::is_any(folder) {
+        true => source_of_folder(folder, &settings)?,
+        false => source_of_settings(folder, &settings)?,
+    };
+    source.weights.note();
+    load(source, &settings)
 }

@@ -17,6 +17,11 @@ const SINGLE: &str = "model.safetensors";
 /// The index of a model in several files.
 const INDEX: &str = "model.safetensors.index.json";
 
+/// Whether a folder has such files.
+pub(crate) fn is_any(folder: &Path) -> bool {
+    [INDEX, SINGLE].iter().any(|name| folder.join(name).is_file())
+}
+
 /// All tensors of the model in `folder`.
 ///
 /// # Errors

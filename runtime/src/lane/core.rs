@@ -1,7 +1,7 @@
 //! The untyped half of a lane: its facts, its counters, and the two marks that keep lives apart.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{LaneState, Policy};
 use crate::bell::ROOM;
@@ -22,6 +22,24 @@ pub(crate) struct LaneFacts {
     pub(crate) to: Option<Arc<SeatCore>>,
     /// The bit in the receiver's bell.
     pub(crate) bit: u64,
+}
+
+/// Simulator: lanes in which something may be launched now, as their places in the graph, in the order in which that came up.
+#[derive(Debug, Default)]
+pub(crate) struct Stirred(Mutex<Vec<usize>>);
+
+impl Stirred {
+    fn add(&self, lane: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+    }
+
+    /// Those since the last call, each once, in the order of the graph.
+    pub(crate) fn take_into(&self, lanes: &mut Vec<usize>) {
+        lanes.clear();
+        std::mem::swap(lanes, &mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        lanes.sort_unstable();
+        lanes.dedup();
+    }
 }
 
 /// Read by both ends, written rarely: a cache line that stays shared.
@@ -72,6 +90,8 @@ pub(crate) struct LaneCore {
     pub(crate) facts: LaneFacts,
     pub(crate) end: End,
     flags: Flags,
+    /// Set with `staged`: where the simulator hears of it, under which number.
+    stirred: OnceLock<(usize, Arc<Stirred>)>,
     sender: Sender,
     receiver: Receiver,
 }
@@ -82,6 +102,7 @@ impl LaneCore {
             facts,
             end: End::new(),
             flags: Flags::default(),
+            stirred: OnceLock::new(),
             sender: Sender::default(),
             receiver: Receiver::default(),
         }
@@ -96,8 +117,18 @@ impl LaneCore {
         self.flags.staged.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_staged(&self) {
+    /// From now on the simulator carries the messages of this lane, the graph's `lane`th, when it finds it in `stirred`.
+    pub(crate) fn set_staged(&self, lane: usize, stirred: &Arc<Stirred>) {
+        let fresh = self.stirred.set((lane, Arc::clone(stirred))).is_ok();
+        debug_assert!(fresh, "a graph is started once");
         self.flags.staged.store(true, Ordering::Relaxed);
+    }
+
+    /// Something may be launched, or a sender that waited go on.
+    pub(crate) fn stir(&self) {
+        if let Some((lane, stirred)) = self.stirred.get() {
+            stirred.add(*lane);
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -237,6 +268,7 @@ impl LaneCore {
         // A sender that waits has said so before its last push failed, which was before this room was made.
         if self.facts.policy == Policy::Hold && self.is_waiting() {
             self.ring_sender(ROOM);
+            self.stir();
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{LaneCore, LaneFacts, Policy};
 use crate::live::Queue;
@@ -31,6 +31,8 @@ pub(crate) struct Lane<T> {
     pub(crate) core: LaneCore,
     queue: Queue<Envelope<T>>,
     aside: Mutex<Aside<T>>,
+    /// Bytes that a message stands for on a link; set while the graph is built, where it matters.
+    weight: OnceLock<fn(&T) -> u64>,
 }
 
 impl<T> fmt::Debug for Lane<T> {
@@ -51,7 +53,11 @@ impl<T: Send + 'static> Lane<T> {
     pub(crate) fn new(facts: LaneFacts) -> Lane<T> {
         let bound = (facts.policy != Policy::Reply).then_some(facts.capacity);
         let aside = Aside { overflow: VecDeque::new(), air: BTreeMap::new() };
-        Lane { core: LaneCore::new(facts), queue: Queue::new(bound), aside: Mutex::new(aside) }
+        Lane { core: LaneCore::new(facts), queue: Queue::new(bound), aside: Mutex::new(aside), weight: OnceLock::new() }
+    }
+
+    pub(crate) fn weigh(&self, weight: fn(&T) -> u64) {
+        self.weight.get_or_init(|| weight);
     }
 
     fn aside(&self) -> MutexGuard<'_, Aside<T>> {
@@ -73,6 +79,7 @@ impl<T: Send + 'static> Lane<T> {
         aside.overflow.push_back(envelope);
         self.core.count_sent();
         self.core.note_depth();
+        self.core.stir();
     }
 
     pub(crate) fn hold(&self, message: T) {
@@ -236,8 +243,8 @@ pub(crate) trait Path: Send + Sync + fmt::Debug {
     fn flush(&self) -> bool;
     /// Throws away everything in the lane.
     fn purge(&self);
-    /// Sim: the oldest unlaunched message goes into the air, if the lane has room for it.
-    fn launch(&self, ticket: u64) -> bool;
+    /// Sim: the oldest unlaunched message goes into the air, if the lane has room for it. Says how many bytes it is.
+    fn launch(&self, ticket: u64) -> Option<u64>;
     /// Sim: the message arrives. False when it is gone.
     fn land(&self, ticket: u64) -> bool;
     /// Sim: the message is lost on the way.
@@ -288,7 +295,7 @@ impl<T: Send + 'static> Path for Lane<T> {
         self.core.count_dropped(count as u64);
     }
 
-    fn launch(&self, ticket: u64) -> bool {
+    fn launch(&self, ticket: u64) -> Option<u64> {
         let mut aside = self.aside();
         let room = match self.core.facts.policy {
             Policy::Hold => self.queue.len() + aside.air.len() < self.core.facts.capacity,
@@ -296,16 +303,15 @@ impl<T: Send + 'static> Path for Lane<T> {
             Policy::Offer | Policy::Reply | Policy::Latest => true,
         };
         if !room {
-            return false;
+            return None;
         }
-        let Some(envelope) = aside.overflow.pop_front() else {
-            return false;
-        };
+        let envelope = aside.overflow.pop_front()?;
+        let bytes = self.weight.get().map_or(0, |weight| weight(&envelope.message));
         aside.air.insert(ticket, envelope);
         if aside.overflow.is_empty() {
             self.core.moved_on();
         }
-        true
+        Some(bytes)
     }
 
     fn land(&self, ticket: u64) -> bool {

@@ -1,6 +1,7 @@
 //! What is to happen when, in virtual time.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::fmt;
 
 use super::Sim;
@@ -30,8 +31,34 @@ pub(super) enum Action {
 /// Actions by time; those of one moment by a drawn number, scripts first; then in the order they were added.
 #[derive(Default)]
 pub(super) struct Agenda {
-    actions: BTreeMap<(Time, u64, u64), Action>,
+    actions: BinaryHeap<Entry>,
     added: u64,
+}
+
+/// One action: the earliest is the greatest.
+struct Entry {
+    key: Reverse<(Time, u64, u64)>,
+    action: Action,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key)
+    }
 }
 
 impl fmt::Debug for Agenda {
@@ -43,22 +70,19 @@ impl fmt::Debug for Agenda {
 impl Agenda {
     pub(super) fn add(&mut self, at: Time, tie: u64, action: Action) {
         self.added += 1;
-        self.actions.insert((at, tie.max(1), self.added), action);
+        self.actions.push(Entry { key: Reverse((at, tie.max(1), self.added)), action });
     }
 
     pub(super) fn add_script(&mut self, at: Time, script: Script) {
         self.added += 1;
-        self.actions.insert((at, 0, self.added), Action::Script(script));
+        self.actions.push(Entry { key: Reverse((at, 0, self.added)), action: Action::Script(script) });
     }
 
     /// Takes the next action that is not after `until`.
     pub(super) fn next(&mut self, until: Time) -> Option<(Time, Action)> {
-        let entry = self.actions.first_entry()?;
-        if entry.key().0 > until {
-            return None;
-        }
-        let ((at, _, _), action) = entry.remove_entry();
-        Some((at, action))
+        let Reverse((at, ..)) = self.actions.peek()?.key;
+        let entry = if at > until { None } else { self.actions.pop() };
+        Some((at, entry?.action))
     }
 
     pub(super) fn is_empty(&self) -> bool {
