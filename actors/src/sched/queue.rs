@@ -1,5 +1,6 @@
 //! Who comes first. Sequences have rights in this order:
-//! 1. who has waited for `wait_steps_max` steps since it came, whatever its priority: nobody waits for ever;
+//! 1. who has waited for `wait_steps_max` steps since it came, whatever its priority: nobody waits for ever, and of these
+//!    too tenants take turns;
 //! 2. by priority, the lowest number first;
 //! 3. of one priority: who has begun before and lost its blocks; and then tenants by turns, by *deficit round robin*: a
 //!    tenant begins prompts as long as it has credit for their tokens, and when nobody has enough, all who wait get more;
@@ -157,8 +158,6 @@ impl Scheduler {
             let tokens = sequence.pending() as u64;
             if sequence.has_begun() {
                 waiting.first.push_back((arrival, 0));
-            } else if class == Class::Due {
-                waiting.first.push_back((arrival, tokens));
             } else {
                 let tenant = waiting.tenants.entry(sequence.request.keeping.tenant).or_default();
                 tenant.push_back((arrival, tokens));
@@ -207,7 +206,11 @@ impl Scheduler {
     pub fn prompt_in(&self, request: &Request) -> Option<Duration> {
         let class = Class::Of(request.priority);
         let counts = |sequence: &&Sequence| match sequence.phase {
-            Phase::Waiting => self.class(sequence) <= class,
+            // Of its own priority others have turns too, and may come after it.
+            Phase::Waiting => {
+                let theirs = self.class(sequence);
+                theirs < class || theirs == class && sequence.request.keeping.tenant == request.keeping.tenant
+            }
             Phase::Running => sequence.pending() > 1 && self.class(sequence) <= class,
             Phase::Arriving | Phase::Doomed => false,
         };
