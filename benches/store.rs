@@ -16,16 +16,13 @@ use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
-#[path = "store/work.rs"]
-mod work;
-
 use millstream::workload::agentic::{Asked, Line};
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
     Buffers, Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
 };
+use millstream_kernels::work::{RowShape, WorkFacts};
 use millstream_runtime::blob::{Blob, Folder, Memory, Part};
-use work::Work;
 
 const NOW: Stamp = Stamp(1_000_000);
 const CLASS: ClassId = ClassId(0);
@@ -287,8 +284,8 @@ const TOKENS: u64 = 64;
 fn replay(words: &[&str]) {
     let number = words.first().and_then(|word| word.parse().ok());
     let (every, configs) = (number.unwrap_or(1), &words[usize::from(number.is_some())..]);
-    let read = |path: &&str| serde_json::from_str(&fs::read_to_string(path).expect("a file")).expect("JSON");
-    let works: Vec<Work> = configs.iter().map(read).map(|config| Work::of(&config)).collect();
+    let work = |path: &&str| WorkFacts::of_config(Path::new(path)).expect("settings of a model");
+    let works: Vec<WorkFacts> = configs.iter().map(work).collect();
     let prompts = prompts(every);
     let all: u64 = prompts.iter().map(Prompt::len).sum();
     println!("{} prompts, {all} blocks", prompts.len());
@@ -309,21 +306,29 @@ fn replay(words: &[&str]) {
 }
 
 /// What a model has to multiply for all prompts of which that much was found, by how much it computes once more.
-fn multiply(name: &str, work: &Work, (prompts, found): (&[Prompt], &[u64])) {
+fn multiply(name: &str, work: &WorkFacts, (prompts, found): (&[Prompt], &[u64])) {
+    let (layers, window) = (work.layers() as u64, work.state_window().unwrap_or(0).into());
     let sum = |replay: Option<u64>| -> (f64, f64) {
         let computed = |(prompt, found): (&Prompt, &u64)| {
             let (tokens, found) = (prompt.len() * TOKENS, replay.map_or(0, |_| found * TOKENS));
             let replay = replay.unwrap_or(0);
-            ((tokens - found.saturating_sub(replay)) as f64, work.multiply_adds(tokens, found, replay))
+            // The last token is always computed.
+            let start = found.saturating_sub(replay).min(tokens - 1) as u32;
+            let shape = RowShape {
+                valid_from: start,
+                written: found as u32,
+                ..RowShape::plain(start, tokens as u32 - start, 0)
+            };
+            ((tokens - found.saturating_sub(replay)) as f64, work.row(&shape).multiply_adds())
         };
         prompts.iter().zip(found).map(computed).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     };
-    let (nothing, exact, bounded) = (sum(None), sum(Some(work.layers * work.window)), sum(Some(work.window)));
+    let (nothing, exact, bounded) = (sum(None), sum(Some(layers * window)), sum(Some(window)));
     println!(
         "  {name}, {} layers, window {}: multiply-adds {:.3e} with nothing found, {:.2} % of that with exact replay, {:.2} % with bounded: \
          cut by {:.1} %; tokens {:.2} % and {:.2} %",
-        work.layers,
-        work.window,
+        layers,
+        window,
         nothing.1,
         100.0 * exact.1 / nothing.1,
         100.0 * bounded.1 / nothing.1,

@@ -5,7 +5,8 @@
 //!
 //! 1. [`source`] reads and checks a topology file and finds its model.
 //! 2. [`mill`] assembles the graph, starts it, and puts a [`desk`] before it: requests in, replies out.
-//! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern).
+//! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern). [`costs`] keeps what steps take
+//!    between runs.
 //! 4. [`mod@simulate`] runs the same plan on virtual time; [`capacity`] does so without computing, to see how much it can do
 //!    with a [`workload`]; [`oracle`] compares its numbers with stored ones, [`eval`]
 //!    marks its answers.

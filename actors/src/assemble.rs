@@ -28,6 +28,7 @@ use crate::store::{Class, Stamp, Tenant, TierOptions, WriterId};
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::tokenizer::Reach;
 
+mod groups;
 mod lanes;
 mod wiring;
 

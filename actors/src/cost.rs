@@ -14,7 +14,7 @@ pub use estimator::Estimator;
 pub use known::Known;
 
 /// What a step is priced by, in this order.
-pub(crate) const FEATURES: usize = 10;
+pub(crate) const FEATURES: usize = 11;
 
 /// Tokens up to which products with weights are bound by reading these.
 const FEW: f64 = 8.0;
@@ -33,8 +33,10 @@ pub struct Coefficients {
     pub gemm_few: f64,
     /// Of the others.
     pub gemm: f64,
-    /// 10⁹ multiply-adds of attention and of choosing entries.
+    /// 10⁹ multiply-adds of attention.
     pub pairs: f64,
+    /// 10⁹ multiply-adds of choosing entries.
+    pub scores: f64,
     /// 10⁹ multiply-adds with the output matrix.
     pub head: f64,
     /// 10⁹ bytes of weights.
@@ -55,6 +57,7 @@ impl Default for Coefficients {
             gemm_few: 0.02,
             gemm: 0.02,
             pairs: 0.05,
+            scores: 0.02,
             head: 0.02,
             weights: 0.1,
             kv: 0.1,
@@ -89,13 +92,13 @@ impl Coefficients {
     }
 
     pub(crate) fn list(&self) -> [f64; FEATURES] {
-        let Self { step, row, token, gemm_few, gemm, pairs, head, weights, kv, longest } = *self;
-        [step, row, token, gemm_few, gemm, pairs, head, weights, kv, longest]
+        let Self { step, row, token, gemm_few, gemm, pairs, scores, head, weights, kv, longest } = *self;
+        [step, row, token, gemm_few, gemm, pairs, scores, head, weights, kv, longest]
     }
 
     pub(crate) fn of_list(list: [f64; FEATURES]) -> Self {
-        let [step, row, token, gemm_few, gemm, pairs, head, weights, kv, longest] = list;
-        Self { step, row, token, gemm_few, gemm, pairs, head, weights, kv, longest }
+        let [step, row, token, gemm_few, gemm, pairs, scores, head, weights, kv, longest] = list;
+        Self { step, row, token, gemm_few, gemm, pairs, scores, head, weights, kv, longest }
     }
 
     /// Whether they can be what was fitted once: numbers, none negative, not all zero.
@@ -114,7 +117,8 @@ pub(crate) fn features(work: &Work) -> [f64; FEATURES] {
         work.tokens,
         work.gemm * few / 1e9,
         work.gemm * (1.0 - few) / 1e9,
-        (work.pairs + work.scores) / 1e9,
+        work.pairs / 1e9,
+        work.scores / 1e9,
         work.head / 1e9,
         work.weights_read() / 1e9,
         work.kv / 1e9,

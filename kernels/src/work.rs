@@ -227,6 +227,16 @@ impl WorkFacts {
         self
     }
 
+    /// Layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Tokens of a window that every layer keeps in the state of a sequence; `None`: the model keeps none there.
+    pub fn state_window(&self) -> Option<u32> {
+        (self.narrows > 0).then_some(self.narrows)
+    }
+
     /// What a row asks.
     pub fn row(&self, row: &RowShape) -> Work {
         if row.tokens == 0 {

@@ -13,6 +13,8 @@ use crate::units;
 
 mod cache;
 mod named;
+mod time_text;
+mod time_text_if_any;
 
 pub(crate) use cache::CLASSES;
 pub use cache::{Cache, Retention, Tenant, Tier};
@@ -587,35 +589,4 @@ pub(crate) fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
-}
-
-/// Durations in JSON as the file writes them.
-mod time_text_if_any {
-    use super::{Duration, units};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(time: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {
-        time.map(units::write_time).serialize(out)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
-        let Some(text) = Option::<String>::deserialize(input)? else { return Ok(None) };
-        let ms = units::read(&text, units::TIME_UNITS);
-        ms.map(Duration::from_millis).map(Some).map_err(|_| de::Error::custom(format!("no duration: {text}")))
-    }
-}
-
-mod time_text {
-    use super::{Duration, units};
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(&units::write_time(*time))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(input)?;
-        let ms = units::read(&text, units::TIME_UNITS);
-        ms.map(Duration::from_millis).map_err(|_| de::Error::custom(format!("no duration: {text}")))
-    }
 }

@@ -37,8 +37,6 @@ use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 const HOST_BYTES: u64 = 1 << 28;
 /// Memory of blocks on their way between groups that is kept, where nothing stores them.
 const BETWEEN_BYTES: u64 = 1 << 26;
-/// Steps after which nobody overtakes a sequence: some minutes, and more than the whole queue takes as a rule.
-const WAIT_STEPS_MAX: u64 = 8_192;
 /// What a disk takes in the simulator: a fast local one.
 const DISK_COST: DiskCost = DiskCost { wish: Duration::from_micros(100), byte: 1.0, written: 0.0 };
 /// Messages between shell and gateway.
@@ -123,7 +121,7 @@ fn host_bytes(plan: &Plan) -> u64 {
 }
 
 /// Whether memory is taken from the system at the start.
-fn reserves(plan: &Plan, driver: &Driver) -> bool {
+pub(super) fn reserves(plan: &Plan, driver: &Driver) -> bool {
     plan.reserve && matches!(driver, Driver::Live)
 }
 
@@ -144,12 +142,12 @@ fn buffers(plan: &Plan, groups: &[GroupPlan], driver: &Driver) -> Result<Buffers
 }
 
 /// What a group is made of, each time its unit is started.
-struct GroupRecipe {
-    plan: GroupPlan,
-    bounds: Bounds,
-    lanes: GroupLanes,
-    gauges: Arc<GroupGauges>,
-    known: Arc<Known>,
+pub(super) struct GroupRecipe {
+    pub plan: GroupPlan,
+    pub bounds: Bounds,
+    pub lanes: GroupLanes,
+    pub gauges: Arc<GroupGauges>,
+    pub known: Arc<Known>,
 }
 
 impl GroupRecipe {
@@ -357,88 +355,6 @@ impl Wiring<'_> {
             .actor(seat, move || Disk::new(Arc::clone(&store.blob), buffers.clone(), told.clone(), cost));
     }
 
-    fn rank(&mut self, seat: Seat<Step>, group: &GroupPlan, done: ReplyOut<StepDone>) {
-        let model = Arc::clone(&self.resources.model);
-        let layout = group.layout;
-        let nothing = StepCost { step: Duration::ZERO, token: Duration::ZERO };
-        let (threads, cost) = match &self.driver {
-            Driver::Live => (group.settings.threads, nothing),
-            Driver::Sim(cost) => (1, *cost),
-            Driver::Predicted(_) => (1, nothing),
-        };
-        let (blocks, slots) = (group.blocks, group.state.map_or(0, |state| state.slots));
-        let chunk = group.settings.chunk_tokens as usize;
-        let (reserve, buffers) = (reserves(self.plan, &self.driver).then_some(chunk), self.buffers.clone());
-        self.graph.actor(seat, move || {
-            let backend = Box::new(CpuBackend::new(threads, &[]));
-            let (model, buffers) = (Arc::clone(&model), buffers.clone());
-            let device = Device { model, backend, layout, blocks, slots, reserve, buffers };
-            Rank::new(device, done.clone(), cost)
-        });
-    }
-
-    fn group(&self, plan: GroupPlan, lanes: GroupLanes) -> GroupRecipe {
-        let settings = &plan.settings;
-        let bounds = Bounds {
-            chunk_tokens: settings.chunk_tokens as usize,
-            sequences_max: settings.sequences_max,
-            waiting_max: settings.waiting_max,
-            waiting_tokens_max: settings.waiting_tokens_max,
-            wait_steps_max: WAIT_STEPS_MAX,
-            block_size: settings.block_size,
-            blocks: plan.blocks,
-            end_tokens: self.resources.end_tokens(),
-            answers: !plan.prefill,
-            reuse: self.chain(&plan),
-            state: plan.state,
-            store: cache_name(self.plan).map(|_| self.store_bounds(&plan)),
-            timing: Some(self.timing(&plan)),
-        };
-        let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
-        let known = Arc::new(self.known(&plan));
-        if let Driver::Predicted(predicted) = &self.driver
-            && let Some(predict) = predicted.predict.get(&plan.actor)
-        {
-            known.set(predict.coefficients());
-        }
-        GroupRecipe { plan, bounds, lanes, gauges, known }
-    }
-
-    fn timing(&self, plan: &GroupPlan) -> Timing {
-        let work = self.resources.model.facts().work.clone().with_kv(plan.layout.format);
-        let step_time = plan.settings.step_time;
-        Timing { work: Arc::new(work), coefficients: Coefficients::default(), step_time }
-    }
-
-    /// Groups of one key cost the same. Steps are tried where their time is what prompts are cut by, in real time only.
-    fn known(&self, plan: &GroupPlan) -> Known {
-        let facts = self.resources.model.facts();
-        let key = format!(
-            "{}; {} activations; {} threads; {}; {:?} blocks of {}, {} rings",
-            model(facts),
-            self.plan.activations,
-            plan.settings.threads,
-            CpuBackend::new(1, &[]).name(),
-            plan.layout.format,
-            plan.layout.block_size,
-            plan.layout.rings.layers,
-        );
-        let held =
-            (plan.blocks as u64 * u64::from(plan.settings.block_size)).min(u64::from(facts.context)) as u32;
-        let tries = plan.settings.step_time.is_some() && matches!(self.driver, Driver::Live);
-        Known::new(key, tries.then_some(held))
-    }
-
-    fn store_bounds(&self, plan: &GroupPlan) -> StoreBounds {
-        let (cache, slot) = (&self.plan.cache, plan.layout.bytes_per_slot());
-        StoreBounds {
-            asks_max: ASKS,
-            block_bytes: plan.layout.bytes_per_block(),
-            keeps: cache.keeps_blocks(),
-            snapshots: cache.keeps_snapshots(plan.state.is_some()).then_some(slot),
-        }
-    }
-
     fn prefill(
         &mut self,
         seat: Seat<PrefillMessage>,
@@ -466,7 +382,7 @@ fn rule(plan: &Plan) -> Rule {
 }
 
 /// What tells a model from others in a process.
-fn model(facts: &Facts) -> String {
+pub(super) fn model(facts: &Facts) -> String {
     format!("{} {} {}", facts.family, facts.parameters, facts.bytes)
 }
 

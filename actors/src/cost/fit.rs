@@ -21,9 +21,11 @@ const ERROR_MIN: f64 = 0.03;
 /// How much of the sum of squares a coefficient keeps to what it was: only matters where nothing tells it.
 const PRIOR: f64 = 1e-6;
 
-/// Coefficients that fit the samples, near `prior` where they do not say.
+/// Coefficients that fit the samples; where they do not say, `prior` as it would be on a machine of their speed.
 pub(super) fn fit(samples: &[Sample], prior: &Coefficients) -> Coefficients {
-    let prior = prior.list();
+    let slower = |sample: &Sample| sample.seconds / dot(&prior.list(), &sample.features).max(1e-12);
+    let mut slower: Vec<f64> = samples.iter().map(slower).collect();
+    let prior = prior.scaled(median(&mut slower)).list();
     let mut list = prior;
     let mut errors = vec![0.0; samples.len()];
     let mut bound = f64::INFINITY;

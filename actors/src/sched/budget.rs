@@ -15,6 +15,9 @@ use super::Scheduler;
 use crate::cost::Coefficients;
 use crate::sequence::{Phase, Sequence};
 
+/// A chunk gives up no more than one part in so many to end with a block.
+const SHARE_MAX: usize = 32;
+
 /// What a group knows of the time that its steps take.
 #[derive(Clone, Debug)]
 pub struct Timing {
@@ -86,11 +89,12 @@ impl Scheduler {
             let middle = usize::midpoint(fitting.0, fitting.1);
             fitting = if fits(middle) { (middle, fitting.1) } else { (fitting.0, middle) };
         }
-        // Whole blocks are sealed at once.
+        // A chunk that ends with a block leaves none half full; of a short one that would waste too much of the budget.
+        let beyond = (sequence.computed + fitting.0) % size;
         let count = match fitting.0 {
             count if count < size => 0,
-            count if count < 2 * size => count,
-            count => count - (sequence.computed + count) % size,
+            count if beyond * SHARE_MAX > count => count,
+            count => count - beyond,
         };
         let least = if budget.advanced { 0 } else { size - sequence.computed % size };
         count.max(least.min(most))

@@ -119,6 +119,7 @@ pub struct World {
 pub struct Parts {
     pub doors: millstream_actors::assemble::Doors,
     pub gauges: Vec<std::sync::Arc<millstream_actors::gauges::GroupGauges>>,
+    pub costs: Vec<std::sync::Arc<millstream_actors::cost::Known>>,
     pub encoders: Vec<std::sync::Arc<millstream_actors::gauges::EncodeGauges>>,
     pub cache: Option<std::sync::Arc<CacheGauges>>,
 }
@@ -130,10 +131,15 @@ impl World {
 
     /// One where a step takes another time.
     pub fn costing(cost: StepCost, plan: &Plan, resources: &Resources, options: SimOptions) -> Self {
-        let Assembly { graph, doors, gauges, encoders, cache, .. } =
-            assemble(plan, resources, Driver::Sim(cost)).expect("the plan is sound");
+        Self::driven(Driver::Sim(cost), plan, resources, options)
+    }
+
+    /// A graph that was made for another driver, if `driver` says so.
+    pub fn driven(driver: Driver, plan: &Plan, resources: &Resources, options: SimOptions) -> Self {
+        let Assembly { graph, doors, gauges, costs, encoders, cache, .. } =
+            assemble(plan, resources, driver).expect("the plan is sound");
         let (answers, cached, replayed, logits) = Default::default();
-        let assembly = Parts { doors, gauges, encoders, cache };
+        let assembly = Parts { doors, gauges, costs, encoders, cache };
         Self { sim: Sim::new(graph, options), assembly, answers, cached, replayed, logits }
     }
 
