@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_actors::cache::Snapshots;
-use millstream_actors::kv::{BlockHash, BlockId, HashChain, SlotId};
+use millstream_actors::kv::{BlockHash, BlockId, SlotId};
 use millstream_actors::message::{
     CacheAsk, Chosen, Export, Exported, Found, Place, Reader, SequenceId, Step, StepDone, StepRow,
 };
-use millstream_actors::request::{Finish, Keeping, Observe, Request, RequestId, Sampling};
-use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds, StoreBounds};
+use millstream_actors::request::{Finish, Observe, Request, RequestId};
+use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use millstream_actors::sequence::Phase;
 use millstream_actors::snapshot::Snapshot;
 use millstream_kernels::work::RowShape;
-use millstream_runtime::Time;
 
 use crate::windows::{self, Alone, ENTRY, EXACT, Given, NUMBERS, Store, WINDOW};
 
