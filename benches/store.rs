@@ -307,7 +307,7 @@ fn replay(words: &[&str]) {
 
 /// What a model has to multiply for all prompts of which that much was found, by how much it computes once more.
 fn multiply(name: &str, work: &WorkFacts, (prompts, found): (&[Prompt], &[u64])) {
-    let (layers, window) = (work.layers() as u64, work.state_window().unwrap_or(0).into());
+    let (layers, window) = (work.layers() as u64, u64::from(work.state_window().unwrap_or(0)));
     let sum = |replay: Option<u64>| -> (f64, f64) {
         let computed = |(prompt, found): (&Prompt, &u64)| {
             let (tokens, found) = (prompt.len() * TOKENS, replay.map_or(0, |_| found * TOKENS));

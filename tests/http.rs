@@ -252,8 +252,7 @@ async fn health_and_metrics_show_the_groups() {
         "millstream_prefix_evicted_blocks_total{group=\"decode\"} 0",
         "millstream_lane_depth{lane=\"http.submit\"} 0",
         "millstream_step_seconds_bucket{group=\"prefill\",le=\"+Inf\"} 1",
-        "millstream_step_seconds_count{group=\"decode\"} 7",
-        "millstream_step_prediction_error{group=\"decode\"} 0",
+        "millstream_step_prediction_error{group=\"decode\"}",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
