@@ -17,6 +17,7 @@ pub mod builtin;
 pub mod capacity;
 mod clock;
 pub mod command;
+pub mod costs;
 pub mod desk;
 pub mod eval;
 mod http;

@@ -1,6 +1,7 @@
 //! A running graph with its desk: what `serve`, `chat` and `oracle` start and stop. The keeper, a slow tick, watches for
 //! what no message tells: a gateway that died with its streams, a request that everyone forgot, a group that stands still.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,12 +14,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::clock;
+use crate::costs::Costs;
 use crate::desk::{Desk, DeskBounds};
 use crate::meters::Meters;
 use crate::source::Refused;
 
 /// Between two looks of the keeper.
 const TICK: Duration = Duration::from_millis(250);
+/// Between two times that the costs of steps are kept.
+const KEEPING: Duration = Duration::from_secs(300);
 /// A stream may outlive the longest deadline by this much before the desk forgets it.
 const DEADLINE_SLACK: Duration = Duration::from_secs(30);
 /// Between two looks whether all is written.
@@ -35,6 +39,7 @@ pub struct Mill {
     cache: Option<Arc<CacheGauges>>,
     reach: u32,
     progress: Arc<Progress>,
+    costs: Arc<Costs>,
     keeper: JoinHandle<()>,
 }
 
@@ -45,9 +50,22 @@ impl Mill {
     /// # Errors
     /// The plan cannot be built with this model, or a seat cannot be started.
     pub async fn start(plan: &Plan, resources: &Resources, replies_max: usize) -> anyhow::Result<Self> {
+        Self::start_with(plan, resources, (replies_max, None)).await
+    }
+
+    /// The same; what steps cost is read from a folder, and kept there for the next run.
+    ///
+    /// # Errors
+    /// As for [`Mill::start`].
+    pub async fn start_with(
+        plan: &Plan,
+        resources: &Resources,
+        (replies_max, costs): (usize, Option<PathBuf>),
+    ) -> anyhow::Result<Self> {
         let gateway = gateway(plan)?;
         let unbuildable = |error| Refused::NotBuilt(format!("millstream: {:#}", anyhow::Error::from(error)));
         let assembly = assemble(plan, resources, Driver::Live).map_err(unbuildable)?;
+        let costs = Arc::new(Costs::read(costs, assembly.costs));
         let running =
             live::start(assembly.graph, LiveOptions::default()).await.context("cannot start the graph")?;
         let running = Arc::new(running);
@@ -63,11 +81,12 @@ impl Mill {
             desk: Arc::clone(&desk),
             gauges: assembly.gauges.clone(),
             progress: Arc::clone(&progress),
+            costs: Arc::clone(&costs),
             gateway: gateway.seat,
         };
         let (gauges, encoders, cache) = (assembly.gauges, assembly.encoders, assembly.cache);
         let (reach, keeper) = (assembly.reach.tokens, tokio::spawn(keeper.keep()));
-        Ok(Self { running, desk, gauges, encoders, cache, reach, progress, keeper })
+        Ok(Self { running, desk, gauges, encoders, cache, reach, progress, costs, keeper })
     }
 
     /// The graph itself: its seats and lanes, and how to kill a seat.
@@ -140,6 +159,7 @@ impl Mill {
         self.desk.close();
         self.keeper.abort();
         self.running.stop().await;
+        self.costs.write();
     }
 }
 
@@ -224,6 +244,7 @@ struct Keeper {
     desk: Arc<Desk>,
     gauges: Vec<Arc<GroupGauges>>,
     progress: Arc<Progress>,
+    costs: Arc<Costs>,
     /// The seat whose death loses all streams.
     gateway: String,
 }
@@ -233,8 +254,14 @@ impl Keeper {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut lives = 0;
+        let mut kept = clock::now();
         loop {
             ticks.tick().await;
+            if clock::now().duration_since(kept) >= KEEPING {
+                kept = clock::now();
+                let costs = Arc::clone(&self.costs);
+                tokio::task::spawn_blocking(move || costs.write());
+            }
             self.progress.look(&self.gauges);
             self.desk.sweep();
             let now = self.gateway_lives();

@@ -1,6 +1,7 @@
 //! `serve`: a mill with HTTP before it. Tests and examples hold a [`Server`] too.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct ServeOptions {
     pub listen: Option<SocketAddr>,
     /// Bounds outside the graph.
     pub bounds: Bounds,
+    /// Where what steps cost is kept between runs ([`crate::costs::folder`]); `None`: nowhere.
+    pub costs: Option<PathBuf>,
 }
 
 /// A server that runs. Drain or stop it before it is dropped.
@@ -86,7 +89,7 @@ impl Server {
     pub async fn start(plan: &Plan, resources: &Resources, options: ServeOptions) -> anyhow::Result<Self> {
         let gateway = mill::gateway(plan)?;
         let bounds = options.bounds;
-        let mill = Arc::new(Mill::start(plan, resources, bounds.replies_max).await?);
+        let mill = Arc::new(Mill::start_with(plan, resources, (bounds.replies_max, options.costs)).await?);
         let facts =
             Facts { model: served_name(plan), plan: plan.id.to_string(), started: clock::unix_seconds() };
         let body_max = gateway.body_max(resources);

@@ -138,10 +138,7 @@ impl Source {
         let unusable = |error: millstream_actors::Error| {
             Refused::Unreadable(format!("millstream: {:#}", anyhow::Error::from(error)))
         };
-        let store = match self.plan.cache.lasting() {
-            Some(tier) => Some(lasting::open(tier, self.beside(), &place.path)?),
-            None => None,
-        };
+        let store = lasting::open(&self.plan.cache, self.beside(), &place.path)?;
         Ok(Resources { store, ..Resources::load_with(&place.path, self.plan.activations).map_err(unusable)? })
     }
 

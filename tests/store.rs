@@ -47,6 +47,11 @@ impl Process {
         Some((answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned(), cached))
     }
 
+    fn kill(&mut self) {
+        self.served.child.kill().unwrap();
+        self.served.child.wait().unwrap();
+    }
+
     async fn ask(&self, body: &Value) -> (String, u64) {
         self.try_ask(body).await.unwrap()
     }
@@ -138,8 +143,42 @@ fn what_cannot_hold_blocks_is_refused_at_the_start() {
     }
     let said = refused(folder.path(), "", "tiers = [{ host = \"1B\" }, { disk = \"kv\" }]");
     assert!(said.contains("one block of this model takes"), "{said}");
-    let said = refused(folder.path(), "", "tiers = [{ disk = \"kv\" }, { shared = \"file:///kv\" }]");
-    assert!(said.contains("two tiers that last (at 12:"), "{said}");
+    let said = refused(folder.path(), "", "tiers = [{ disk = \"file\" }, { shared = \"file:///tmp\" }]");
+    assert!(said.contains("cache.tiers, disk = \"file\""), "{said}");
+}
+
+/// All tiers at once: what a process stored is found by the next one in the copies on its own disk, also where they are
+/// damaged, and by a process of another host, which has none yet, in the shared store.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_on_the_disk_stand_before_a_shared_store() {
+    let (here, there, far) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let cache = format!(
+        "tiers = [{{ host = \"4MiB\" }}, {{ disk = \"kv\", size = \"1MiB\" }}, {{ shared = \"file://{}\" }}]",
+        far.path().display()
+    );
+    let chats = [chat(1, 2)];
+    let expected = expected(here.path(), &chats).await;
+    let mut first = Process::start(here.path(), &cache, "");
+    settled(&first, &chats, &expected).await;
+    first.kill();
+    let copies = |host: &TempDir| files(&host.path().join("kv/.copies"));
+    assert!(!copies(&here).is_empty(), "what was written is copied");
+    for (round, host) in [&here, &here, &there].into_iter().enumerate() {
+        let mut next = Process::start(host.path(), &cache, "");
+        next.until("lasting_blocks").await;
+        let (said, found) = next.ask(&chats[0]).await;
+        assert!(said == expected[0] && found > 0, "{round}: {said}, {found} found");
+        next.kill();
+        assert!(!copies(host).is_empty(), "{round}: what was read is copied");
+        copies(host).iter().for_each(|copy| std::fs::write(copy, "damaged").unwrap());
+    }
+}
+
+/// All files below a folder but its lock.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let all = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    all.filter(|path| !path.ends_with(".lock")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,8 +203,7 @@ async fn a_killed_process_leaves_a_store_that_is_whole() {
         if round == 0 {
             process.until("lasting_blocks").await;
         }
-        process.served.child.kill().unwrap();
-        process.served.child.wait().unwrap();
+        process.kill();
         if round == 1 {
             let pack = &objects(folder.path(), "pack-")[0];
             let mut bytes = std::fs::read(pack).unwrap();

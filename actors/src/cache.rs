@@ -22,7 +22,7 @@ use crate::message::{BlockName, CacheAnswer, CacheAsk, CacheMessage, Kept, Seque
 use crate::request::Keeping;
 use crate::snapshot::{Beginning, SnapshotName};
 use crate::store::{
-    ClassId, FetchId, Got, NewBlock, News, Payload, Stamp, Stored, Tier, TierOptions, Told, Wish,
+    ClassId, FetchId, Got, NewBlock, News, Payload, Stamp, Stored, Tenant, Tier, TierOptions, Told, Wish,
 };
 
 mod flight;
@@ -204,7 +204,7 @@ impl Cache {
         let chain: Vec<_> = news.iter().map(|kept| (kept.name.hash, kept.data.clone())).collect();
         self.host.put(&chain);
         if let Some(below) = &mut self.below {
-            news.into_iter().for_each(|kept| below.store(kept, now));
+            news.into_iter().for_each(|kept| _ = below.store(kept, now));
         }
     }
 
@@ -297,13 +297,13 @@ impl Below {
         (near, group, now): (usize, usize, Time),
         room: u64,
     ) -> (usize, Duration) {
-        let wanted = &hashes[near..];
-        let plan = self.tier.plan(wanted, tenant);
         let flying: u64 = self.flights.values().map(|flight| flight.bytes).sum();
         let still = (0..self.disks.len()).all(|disk| self.stands_still(disk, now));
-        if plan.blocks == 0 || flying + plan.bytes > room || still {
+        let fit = self.fitting(&hashes[near..], tenant, room.saturating_sub(flying));
+        if fit == 0 || still {
             return (0, Duration::ZERO);
         }
+        let wanted = &hashes[near..near + fit];
         let fetch = FetchId(self.next);
         self.next += 1;
         let plan = self.tier.fetch(fetch, wanted, tenant, (class, self.stamp(now)));
@@ -315,6 +315,18 @@ impl Below {
         }
         let read = Duration::from_nanos((plan.bytes as f64 * self.byte) as u64);
         (plan.blocks, read + SEEK * plan.reads as u32)
+    }
+
+    /// How many of these blocks, from the first, can be read into so many bytes.
+    fn fitting(&self, hashes: &[BlockHash], tenant: Tenant, room: u64) -> usize {
+        let mut blocks = hashes.len();
+        loop {
+            let plan = self.tier.plan(&hashes[..blocks], tenant);
+            if plan.bytes <= room {
+                return plan.blocks;
+            }
+            blocks = (plan.blocks as u64 * room / plan.bytes) as usize;
+        }
     }
 
     /// Whether a disk should have answered long ago.
@@ -329,7 +341,7 @@ impl Below {
         }
     }
 
-    fn store(&mut self, kept: Kept, now: Time) {
+    fn store(&mut self, kept: Kept, now: Time) -> Stored {
         let block = NewBlock {
             hash: kept.name.hash,
             parent: kept.name.parent,
@@ -339,9 +351,11 @@ impl Below {
             tenant: kept.name.keeping.tenant,
             bytes: kept.data,
         };
-        if self.tier.store(block, self.stamp(now)) == Stored::Queued {
+        let stored = self.tier.store(block, self.stamp(now));
+        if stored == Stored::Queued {
             self.flush.get_or_insert(now + SETTLED);
         }
+        stored
     }
 
     /// Blocks of a chain that were kept in memory only are written for whoever wants them to last.
@@ -354,7 +368,10 @@ impl Below {
             if !self.tier.knows(&hash) {
                 // What follows would not be found without this one.
                 let Some(data) = host.get(&hash) else { return };
-                self.store(Kept { name: BlockName { hash, parent, depth, keeping }, data }, now);
+                let kept = Kept { name: BlockName { hash, parent, depth, keeping }, data };
+                if self.store(kept, now) == Stored::Dropped {
+                    return;
+                }
             }
             parent = Some(hash);
         }

@@ -44,5 +44,6 @@ pub use fetching::{FetchId, FetchPlan, News};
 pub use options::{Budget, Class, ClassId, Stamp, Tenant, TierOptions, WriterId};
 pub use pack::{BlockRecord, Footer, PackName, RECORD_BYTES, Refused};
 pub use queue::{NewBlock, Stored};
+pub use roll::is_pack;
 pub use tier::{Counts, Held, Inspection, Ledger, Sum, Tier};
 pub use wish::{Got, Io, Payload, Told, Wish, WishId};

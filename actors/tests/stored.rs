@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use common::stateful::text;
 use common::{World, alone, alone_with, plan_with, resources, submit};
-use millstream_actors::assemble::{LastingStore, Resources};
+use millstream_actors::assemble::{LastingStore, Resources, kv_layout};
 use millstream_actors::request::{Outcome, Submit};
 use millstream_actors::store::Stamp;
 use millstream_runtime::blob::{Blob, Memory};
 use millstream_runtime::{Faults, Time};
+use millstream_topology::Plan;
 
 const V41: &str = "tiny-deepseek-v41/ckpt-w16";
 /// Eight layers with windows of sixteen.
@@ -136,6 +137,43 @@ fn chaos_costs_time_and_nothing_else() {
     assert!(finished > 24 * requests.len() / 2, "{finished} finished");
 }
 
+/// Tokens found for each request, each by a process of its own that has what the others left in `blob`.
+fn one_by_one(blob: &Arc<dyn Blob>, plan: &Plan, resources: &Resources, requests: &[Submit]) -> Vec<u32> {
+    let expected = alone(resources, requests);
+    let found = |(n, request): (u32, &Submit)| {
+        let store = LastingStore {
+            blob: Arc::clone(blob),
+            model: [7; 32],
+            writer: Arc::new(AtomicU64::new(n.into())),
+            began: Stamp(1_000 + n),
+        };
+        let resources = Resources { store: Some(store), ..resources.clone() };
+        let mut world = World::new(plan, &resources, 1, Faults::none());
+        world.submit_at(Duration::from_secs(1), request.clone());
+        world.run();
+        world.assert_quiet("");
+        assert_eq!(world.answers[&request.request], expected[&request.request]);
+        world.cached[&request.request]
+    };
+    (0..).zip(requests).map(found).collect()
+}
+
+/// Of a beginning that host memory does not hold, as much comes up as it does.
+#[test]
+fn a_beginning_larger_than_host_memory_comes_up_in_part() {
+    let resources = resources("tiny-llama");
+    let (memory, five) = ("memory = \"32MiB\"", 5);
+    let plan = |host: usize| {
+        let tiers = format!("tiers = [{{ host = \"{host}B\" }}, {{ disk = \"kv\" }}]");
+        plan_with(["", &tiers], &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"))
+    };
+    let layout = kv_layout(&plan(1 << 20), resources.model.facts(), 16).expect("the standard one");
+    let blob: Arc<dyn Blob> = Arc::new(Memory::new());
+    // Packs have something between blocks, which counts too.
+    let plan = plan(five * layout.bytes_per_block() + 100);
+    assert_eq!(one_by_one(&blob, &plan, &resources, &requests(2)), [0, 16 * five as u32]);
+}
+
 /// The whole process dies after each request; the folder is all that is left.
 #[test]
 fn the_next_process_finds_what_this_one_wrote() {
@@ -143,27 +181,11 @@ fn the_next_process_finds_what_this_one_wrote() {
     for (model, replay) in [("tiny-llama", 0), (V41, EXACT)] {
         let resources = resources(model);
         let requests = requests(4);
-        let expected = alone(&resources, &requests);
         let memory = "memory = \"32MiB\"";
         let tiers = ["", "tiers = [{ host = \"1MiB\" }, { disk = \"kv\" }]"];
         let plan =
             plan_with(tiers, &format!("chunk_tokens = 64\n{memory}"), &format!("joined = true\n{memory}"));
-        let mut cached = Vec::new();
-        for (n, request) in (0..).zip(&requests) {
-            let store = LastingStore {
-                blob: Arc::clone(&blob),
-                model: [7; 32],
-                writer: Arc::new(AtomicU64::new(n)),
-                began: Stamp(1_000 + n as u32),
-            };
-            let resources = Resources { store: Some(store), ..resources.clone() };
-            let mut world = World::new(&plan, &resources, 1, Faults::none());
-            world.submit_at(Duration::from_secs(1), request.clone());
-            world.run();
-            world.assert_quiet(model);
-            assert_eq!(world.answers[&request.request], expected[&request.request], "{model}");
-            cached.push(world.cached[&request.request]);
-        }
+        let cached = one_by_one(&blob, &plan, &resources, &requests);
         assert_eq!(cached, [0, 192 - replay, 192 - replay, 192 - replay], "{model}");
     }
 }

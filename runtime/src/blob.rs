@@ -1,17 +1,19 @@
 //! The byte store seam: whole objects under names, written at once, read in parts. What outlives a process stands behind
 //! it, whether that is a folder, a bucket of a cloud, or memory.
 //!
-//! Calls block, so they belong on a thread that may wait. [`Memory`] and [`Folder`] are real stores, [`Faulty`] makes any
-//! store fail on purpose, and [`conformance`] is what every store must pass.
+//! Calls block, so they belong on a thread that may wait. [`Memory`] and [`Folder`] are real stores, [`Near`] keeps copies
+//! of one that is far away, [`Faulty`] makes any store fail on purpose, and [`conformance`] is what every store must pass.
 
 pub mod conformance;
 mod faulty;
 mod folder;
 mod memory;
+mod near;
 
 pub use faulty::{Fault, Faulty};
 pub use folder::Folder;
 pub use memory::Memory;
+pub use near::Near;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;

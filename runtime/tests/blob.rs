@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use millstream_runtime::blob::{
-    Blob, BlobError, BlobErrorKind, Doing, Fault, Faulty, Folder, Listed, Memory, Part, conformance,
+    Blob, BlobError, BlobErrorKind, Doing, Fault, Faulty, Folder, Listed, Memory, Near, Part, conformance,
 };
 
 fn read(store: &dyn Blob, name: &str, length: usize) -> Result<Vec<u8>, BlobError> {
@@ -246,4 +246,122 @@ fn a_stalled_call_goes_on_when_it_is_let() {
     store.release();
     assert_eq!(stalled.join().expect("it ends"), Ok(()));
     assert_eq!(read(&*store, "a", 1).as_deref(), Ok(&b"x"[..]));
+}
+
+/// Copies of a store in memory, in a folder with so much room.
+fn near(place: &Path, far: &Arc<Faulty<Memory>>, room: u64) -> Near {
+    let near = Near::open(far.clone(), place, room, |name| name.starts_with("packs/"));
+    near.expect("the folder can be used").expect("nobody else uses it")
+}
+
+fn far() -> Arc<Faulty<Memory>> {
+    Arc::new(Faulty::new(Memory::new()))
+}
+
+const MEGABYTE: usize = 1 << 20;
+
+#[test]
+fn copies_change_nothing_of_what_a_store_promises() {
+    let place = tempfile::tempdir().expect("a folder for tests");
+    let all = |room| Near::open(far(), place.path(), room, |_| true).expect("usable").expect("free");
+    // All of it, some of it, and nothing has room.
+    for room in [u64::MAX, 3 << 20, 0] {
+        conformance::check(&all(room));
+    }
+    conformance::check(&near(place.path(), &far(), u64::MAX));
+}
+
+#[test]
+fn what_was_written_or_read_once_is_not_fetched_again() {
+    let (place, far) = (tempfile::tempdir().expect("a folder for tests"), far());
+    let bytes: Vec<u8> = (0..5 * MEGABYTE / 2).map(|n| (n / 999) as u8).collect();
+    far.put("packs/theirs", &[&bytes]).expect("it can be put");
+    let near = near(place.path(), &far, u64::MAX);
+    near.put("packs/ours", &[&bytes[..9], &bytes[9..]]).expect("it can be put");
+    near.put("else", &[b"not copied"]).expect("it can be put");
+    near.list("").expect("it can be listed");
+    let before = far.calls();
+    assert!(read(&near, "packs/ours", bytes.len()).as_deref() == Ok(&bytes[..]));
+    assert_eq!(far.calls(), before, "what was written is here");
+    for _ in 0..2 {
+        let mut middle = vec![0; MEGABYTE];
+        let start = MEGABYTE as u64 / 2;
+        near.read("packs/theirs", &mut [Part { start, into: &mut middle }]).expect("it is there");
+        assert!(middle == bytes[MEGABYTE / 2..3 * MEGABYTE / 2]);
+        assert_eq!(far.calls(), before + 1, "what was read is here");
+    }
+    assert!(read(&near, "packs/theirs", bytes.len()).as_deref() == Ok(&bytes[..]));
+    assert_eq!(far.calls(), before + 2, "the rest is fetched in one call");
+    read(&near, "else", 10).expect("it is there");
+    assert_eq!(far.calls(), before + 3);
+}
+
+#[test]
+fn copies_outlive_the_process_and_damaged_ones_are_fetched_anew() {
+    let (place, far) = (tempfile::tempdir().expect("a folder for tests"), far());
+    let bytes = vec![7; MEGABYTE + 5];
+    near(place.path(), &far, u64::MAX).put("packs/a/b", &[&bytes]).expect("it can be put");
+    let whole = |near: &Near| read(near, "packs/a/b", bytes.len()).as_deref() == Ok(&bytes[..]);
+    let next = near(place.path(), &far, u64::MAX);
+    let used = next.bytes();
+    assert_eq!(used, (bytes.len() + 2 * 12) as u64);
+    next.list("packs/").expect("it can be listed");
+    let before = far.calls();
+    assert!(whole(&next));
+    assert_eq!(far.calls(), before);
+    let (first, last) = (place.path().join("packs/a/b/.0"), place.path().join("packs/a/b/.1"));
+    let mut flipped = fs::read(&first).expect("the copy");
+    flipped[999] ^= 4;
+    let harms: [&dyn Fn(); 3] = [
+        &|| fs::write(&first, &flipped).expect("it can be written"),
+        &|| fs::write(&last, b"cut").expect("it can be written"),
+        &|| fs::remove_file(&first).expect("it is there"),
+    ];
+    for (n, harm) in (1..).zip(harms) {
+        harm();
+        assert!(whole(&next) && whole(&next));
+        assert_eq!((far.calls(), next.bytes()), (before + n, used));
+    }
+}
+
+#[test]
+fn copies_keep_to_their_room_and_go_with_their_objects() {
+    let (place, far) = (tempfile::tempdir().expect("a folder for tests"), far());
+    let near = near(place.path(), &far, 3 * MEGABYTE as u64 + 100);
+    let put = |name: &str| near.put(name, &[&vec![1; MEGABYTE]]).expect("it can be put");
+    ["packs/1", "packs/2", "packs/3"].iter().for_each(|name| put(name));
+    near.list("").expect("it can be listed");
+    read(&near, "packs/1", MEGABYTE).expect("it is there");
+    put("packs/4");
+    let fetched = |name: &str| {
+        let before = far.calls();
+        read(&near, name, MEGABYTE).expect("it is there");
+        far.calls() - before
+    };
+    assert_eq!(fetched("packs/1"), 0, "it was used");
+    assert_eq!(fetched("packs/4"), 0);
+    assert_eq!(fetched("packs/2"), 1, "it was used longest ago");
+    assert!(near.bytes() <= 3 * MEGABYTE as u64 + 100);
+    far.delete("packs/1").expect("another process removes it");
+    far.put("packs/4", &[b"another"]).expect("another process replaces it");
+    near.list("pac").expect("it can be listed");
+    assert_eq!(read(&near, "packs/1", 1).expect_err("it is gone").kind, BlobErrorKind::Missing);
+    assert_eq!(read(&near, "packs/4", 7).as_deref(), Ok(&b"another"[..]));
+    near.delete("packs/2").expect("it is there");
+    assert!(!place.path().join("packs/2/.0").exists());
+    let twin = Near::open(far.clone(), place.path(), 1, |_| true).expect("the folder can be used");
+    assert!(twin.is_none(), "one process at a time");
+}
+
+#[test]
+fn a_far_store_that_fails_fails_and_copies_that_cannot_be_written_are_none() {
+    let (place, far) = (tempfile::tempdir().expect("a folder for tests"), far());
+    let near = near(place.path(), &far, u64::MAX);
+    near.put("packs/a", &[b"12345"]).expect("it can be put");
+    far.at(0, Fault::Fail(BlobErrorKind::Broken));
+    near.put("packs/a", &[b"other"]).expect_err("the far store has not taken it");
+    assert_eq!(read(&near, "packs/a", 5).as_deref(), Ok(&b"12345"[..]), "it is what it was");
+    fs::write(place.path().join("packs/b"), b"in the way").expect("it can be written");
+    near.put("packs/b", &[b"12345"]).expect("the far store has it");
+    assert_eq!(read(&near, "packs/b", 5).as_deref(), Ok(&b"12345"[..]));
 }

@@ -8,6 +8,7 @@ use super::Done;
 use super::files::{say, tell};
 use super::signals::Signals;
 use crate::args::ServeArgs;
+use crate::costs;
 use crate::server::{ServeOptions, Server};
 use crate::source::{self, Refused, Source};
 
@@ -18,7 +19,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 pub(super) async fn serve(args: ServeArgs) -> anyhow::Result<Done> {
     let source = chosen(&args)?;
     let resources = source.load()?;
-    let options = ServeOptions { listen: args.listen, ..ServeOptions::default() };
+    let options = ServeOptions { listen: args.listen, costs: costs::folder(), ..ServeOptions::default() };
     let mut signals = Signals::new()?;
     let server = Server::start(&source.plan, &resources, options).await?;
     say(&format!("listening on http://{}", server.address()))?;

@@ -1,12 +1,14 @@
 //! `/metrics` in the Prometheus text format: the meters of the desk, and the numbers of seats, lanes and groups as they
 //! are at this moment.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use millstream_actors::gauges::{EncodeGauges, Gauge, GroupGauges};
+use millstream_actors::gauges::{EncodeGauges, Gauge, GroupGauges, Times};
 use prometheus::core::Collector;
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{CounterVec, GaugeVec, Opts, TextEncoder};
 
 use super::Http;
@@ -25,6 +27,7 @@ fn families(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     all.extend(lanes(http)?);
     all.extend(seats(http)?);
     all.extend(groups(http)?);
+    all.extend(times(http)?);
     all.extend(reuse(http)?);
     all.extend(images(http)?);
     all.extend(store(http)?);
@@ -174,6 +177,42 @@ fn groups(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
         )?,
     ]
     .concat())
+}
+
+/// What steps take, and how well that is predicted.
+fn times(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let error = |group: &Arc<GroupGauges>| (group.name.clone(), group.step_error.get() as f64 / 1e6);
+    let errors: Vec<(String, f64)> = http.mill.gauges().iter().map(error).collect();
+    let rows: Rows<'_> = errors.iter().map(|(name, error)| (name.as_str(), *error)).collect();
+    let help = "The middle of the relative errors with which recent steps were predicted.";
+    let mut all = gauge("millstream_step_prediction_error", help, "group", &rows)?;
+    let mut family = MetricFamily::default();
+    family.set_name("millstream_step_seconds".to_owned());
+    family.set_help("What steps with rows took, as their group measures it.".to_owned());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family.set_metric(http.mill.gauges().iter().map(|group| histogram(group)).collect());
+    all.push(family);
+    Ok(all)
+}
+
+fn histogram(group: &GroupGauges) -> Metric {
+    let (within, count, seconds) = group.step_times.get();
+    let buckets = Times::BOUNDS.iter().zip(within).map(|(&bound, within)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(within);
+        bucket
+    });
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(seconds);
+    let mut label = LabelPair::default();
+    label.set_name("group".to_owned());
+    label.set_value(group.name.clone());
+    let mut metric = Metric::from_label(vec![label]);
+    metric.set_histogram(histogram);
+    metric
 }
 
 /// What the groups do not compute twice.

@@ -411,7 +411,12 @@ pub(crate) static TENANT: &[Key] = &[
 pub(crate) static TIER: &[Key] = &[
     later("device", Kind::Size { most: SIZE_MAX }, "Memory of the device.", "groups say it as `memory`"),
     key("host", Kind::Size { most: SIZE_MAX }, Preset::None, "Memory of the host."),
-    key("disk", Kind::Text, Preset::None, "A folder on a local disk."),
+    key(
+        "disk",
+        Kind::Text,
+        Preset::None,
+        "A folder on a local disk; beside `shared`, for copies of what lies there.",
+    ),
     key("shared", Kind::Text, Preset::None, "The URL of a store that all hosts reach."),
     key("size", Kind::Size { most: SIZE_MAX }, Preset::None, "Bytes that disk or shared may use."),
 ];

@@ -28,12 +28,14 @@ impl Machine {
         let rows = self.random(9);
         let mut singles = Work::default();
         for _ in 0..rows {
-            singles += self.work.row(&RowShape::plain(self.random(20_000) as u32, 1, 1));
+            let row = RowShape::plain(self.random(20_000) as u32, 1, 1);
+            singles += self.work.row(&row);
         }
         if rows > 0 && self.random(3) == 0 {
             return singles;
         }
-        let chunk = RowShape::plain(self.random(20_000) as u32, 2 + self.random(300) as u32, 0);
+        let (start, tokens) = (self.random(20_000) as u32, 2 + self.random(300) as u32);
+        let chunk = RowShape::plain(start, tokens, 0);
         singles + self.work.row(&chunk)
     }
 

@@ -59,6 +59,12 @@ pub(super) const TOUCH: &str = "touch-";
 /// What the layout is, for people.
 pub(super) const ABOUT: &str = "about.json";
 
+/// Whether an object of this name is a pack: written once, never changed.
+pub fn is_pack(object: &str) -> bool {
+    let rest = object.rsplit_once('/').and_then(|(_, rest)| rest.strip_prefix(PACK));
+    rest.is_some_and(|name| name.parse::<PackName>().is_ok())
+}
+
 impl Roll {
     /// Compares with a list that was wished for as number `since`. `writing` are packs that will be known without it.
     pub(super) fn update(

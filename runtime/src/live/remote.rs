@@ -27,7 +27,7 @@ pub fn open_store(url: &str, options: Vec<(String, String)>) -> Result<Arc<dyn B
     let (store, root) = object_store::parse_url_opts(&parsed, options).map_err(|error| denied(&error))?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Doing::Put.failed(url, BlobErrorKind::Broken, error))?;
-    Ok(Arc::new(Remote { store, root, runtime }))
+    Ok(Arc::new(Remote { store, root, runtime: Some(runtime) }))
 }
 
 /// Says which cryptography TLS is made of, which whoever builds an HTTP client in this program must have done before.
@@ -41,7 +41,17 @@ struct Remote {
     store: Box<dyn ObjectStore>,
     /// What stands before every name.
     root: Path,
-    runtime: Runtime,
+    /// There until the end.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // The last one to hold the store may run async code, where nothing may wait for a runtime's end.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Remote {
@@ -64,7 +74,8 @@ impl Remote {
         name: &str,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, BlobError> {
-        self.runtime.block_on(call).map_err(|error| failed(doing, name, &error))
+        let runtime = self.runtime.as_ref().expect("the store is there");
+        runtime.block_on(call).map_err(|error| failed(doing, name, &error))
     }
 }
 

@@ -67,7 +67,7 @@ impl Opened {
                 "it has no tier that lasts: write [cache] tiers = [{ disk = \"kv\" }]".to_owned(),
             ));
         };
-        let place = tier.place.as_deref().unwrap_or_default();
+        let place = tier.place();
         let folder = source.beside().join(place);
         if tier.kind == "disk" && !folder.is_dir() {
             return Err(refused(format!("nothing was stored yet: there is no folder {}", folder.display())));

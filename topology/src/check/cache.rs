@@ -13,26 +13,16 @@ use crate::suggest::{self, quote};
 /// What the API calls the choice to keep nothing beyond memory: no class may have its name.
 const WORDS: [&str; 2] = ["in_memory", "in-memory"];
 
-/// What tiers ask for and is not built: two that last, and buckets where this build opens none.
+/// What tiers ask for and is not built: buckets where this build opens none.
 pub(crate) fn not_built(spec: &Spec, buckets: bool) -> Vec<Later> {
     let tiers = spec.root.section("cache").map_or(&[][..], |cache| cache.sections("tiers"));
-    let later = |tier: &Section, kind, subject: &str, message: &str| Later {
-        span: tier.span_of(kind),
-        subject: subject.to_owned(),
-        message: message.to_owned(),
-    };
-    let first = |kind| tiers.iter().position(|tier| tier.has(kind));
-    let both = first("disk").zip(first("shared")).map(|(disk, shared)| {
-        let (tier, kind) = if disk < shared { (&tiers[shared], "shared") } else { (&tiers[disk], "disk") };
-        let message = "two tiers that last are not built yet: leave out disk or shared";
-        later(tier, kind, "two tiers that last", message)
-    });
     let bucket = |tier: &&Section| tier.text("shared").is_some_and(|url| !url.starts_with("file:"));
-    let bucket = tiers.iter().filter(|_| !buckets).find(bucket).map(|tier| {
-        let message = "this build opens file:// URLs only: buckets want one with --features cloud";
-        later(tier, "shared", "a bucket, in a build without the feature cloud,", message)
+    let bucket = tiers.iter().filter(|_| !buckets).find(bucket).map(|tier| Later {
+        span: tier.span_of("shared"),
+        subject: "a bucket, in a build without the feature cloud,".to_owned(),
+        message: "this build opens file:// URLs only: buckets want one with --features cloud".to_owned(),
     });
-    both.into_iter().chain(bucket).collect()
+    bucket.into_iter().collect()
 }
 
 /// Classes are few, and none is called as something else is.

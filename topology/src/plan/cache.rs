@@ -36,6 +36,13 @@ pub struct Tier {
     pub size: Option<u64>,
 }
 
+impl Tier {
+    /// The folder or URL of disk or shared.
+    pub fn place(&self) -> &str {
+        self.place.as_deref().unwrap_or_default()
+    }
+}
+
 /// How long blocks of one class are kept, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
@@ -87,9 +94,18 @@ impl Cache {
         self.lasting().is_some()
     }
 
-    /// The tier that outlives the process.
+    /// The tier that outlives the process and has all of its blocks.
     pub fn lasting(&self) -> Option<&Tier> {
-        self.tiers.iter().find(|tier| matches!(tier.kind.as_str(), "disk" | "shared"))
+        self.tier("shared").or_else(|| self.tier("disk"))
+    }
+
+    /// The folder for copies of what was written to and read from a shared tier, where there is one.
+    pub fn near(&self) -> Option<&Tier> {
+        self.tier("shared").and_then(|_| self.tier("disk"))
+    }
+
+    fn tier(&self, kind: &str) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| tier.kind == kind)
     }
 
     /// All classes in the order in which processes of this plan number them: the default one, then the others by name.

@@ -26,28 +26,33 @@ pub(super) fn quantise(x: &[f32], cols: usize, tile: &mut [u32]) {
 /// The machine has AVX2, FMA and F16C; no other thread writes these columns.
 pub(super) unsafe fn panels<F: Known>(panels: &Panels<'_>) {
     let Panels { range, target, .. } = panels;
-    // All rows take a panel before the next one is fetched.
-    for col in (range.start..range.end).step_by(LANES) {
-        for first in (0..target.tile.rows).step_by(4) {
-            // SAFETY: the caller's promises; the rows are of the tile.
-            unsafe {
-                match target.tile.rows - first {
-                    1 => run::<F, 1>(panels, col, first),
-                    2 => run::<F, 2>(panels, col, first),
-                    _ => run::<F, 4>(panels, col, first),
+    for panel in range.clone().step_by(PANEL) {
+        // SAFETY: the caller's promises; the rows are of the tile.
+        unsafe {
+            match target.tile.rows {
+                // Memory sets the pace: each line of a panel is used as a whole when it comes.
+                1 => run::<F, 1, 2>(panels, panel, 0),
+                2 => run::<F, 2, 2>(panels, panel, 0),
+                // Registers do: all rows take half a panel before the next half.
+                rows => {
+                    for col in (panel..range.end.min(panel + PANEL)).step_by(LANES) {
+                        for first in (0..rows).step_by(4) {
+                            run::<F, 4, 1>(panels, col, first);
+                        }
+                    }
                 }
             }
         }
     }
 }
 
-/// Eight outputs from `col` on, with `M` rows of the tile from `first` on.
+/// Eight outputs from `col` on, or `H` times as many, with `M` rows of the tile from `first` on.
 ///
 /// # Safety
 /// As for [`panels`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, col: usize, first: usize) {
+unsafe fn run<F: Known, const M: usize, const H: usize>(panels: &Panels<'_>, col: usize, first: usize) {
     let Panels { weight, target, .. } = panels;
     let tile = target.tile;
     assert!(tile.words.len() == input::WORDS * weight.groups * tile.rows && first + M <= tile.rows);
@@ -55,25 +60,34 @@ unsafe fn run<F: Known, const M: usize>(panels: &Panels<'_>, col: usize, first: 
     // SAFETY: a panel and a tile of so many groups; the caller's promise for the columns.
     unsafe {
         let rows = Rows { tile: tile.words.as_ptr(), of: tile.rows, first, groups: weight.groups };
-        let sums = half_panel::<F, M>(panel, usize::from(upper), rows);
-        unrolled!(m < M, {
-            let mut products = [0.0_f32; LANES];
-            _mm256_storeu_ps(products.as_mut_ptr(), sums[m]);
-            target.store(first + m, col, &products);
+        let sums = halves::<F, M, H>(panel, usize::from(upper), rows);
+        unrolled!(h < H, {
+            let col = col + h * LANES;
+            if col < target.cols {
+                unrolled!(m < M, {
+                    let mut products = [0.0_f32; LANES];
+                    _mm256_storeu_ps(products.as_mut_ptr(), sums[h][m]);
+                    target.store(first + m, col, &products);
+                });
+            }
         });
     }
 }
 
-/// Products of `M` rows with the lower or upper eight outputs of a panel.
+/// Products of `M` rows with the lower or upper eight outputs of a panel (`H` is 1), or with both (`H` is 2, `upper` 0).
 ///
 /// # Safety
 /// As for [`panels`]; the panel and the tile hold the groups and rows that `rows` says.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn half_panel<F: Known, const M: usize>(panel: &[u8], upper: usize, rows: Rows) -> [__m256; M] {
+unsafe fn halves<F: Known, const M: usize, const H: usize>(
+    panel: &[u8],
+    upper: usize,
+    rows: Rows,
+) -> [[__m256; M]; H] {
     let form = const { F::FORM };
     let codes = panel.as_ptr().wrapping_add(form.scale_bytes(rows.groups));
-    let mut sums = [_mm256_setzero_ps(); M];
+    let mut sums = [[_mm256_setzero_ps(); M]; H];
     for g in 0..rows.groups {
         let codes = codes.wrapping_add(g * form.group_bytes());
         // SAFETY: group `g` of a panel and of a tile, the caller's promise. Prefetches may point anywhere.
@@ -85,50 +99,78 @@ unsafe fn half_panel<F: Known, const M: usize>(panel: &[u8], upper: usize, rows:
                     }
                 });
             }
-            let mut halves = [[_mm256_setzero_si256(); M]; 2];
-            let mut pairs = [_mm256_setzero_si256(); M];
+            let mut parts = [[[_mm256_setzero_si256(); M]; 2]; H];
+            let mut pairs = [[_mm256_setzero_si256(); M]; H];
             unrolled!(j < 8, {
-                let code = quad(form, codes, j, upper);
-                let (half, fit) = (if form.fine { j / 4 } else { 0 }, const { fit(F::FORM) });
-                unrolled!(m < M, {
-                    let x = _mm256_set1_epi32((*rows.quad(g, j).add(m)).cast_signed());
-                    let product = product(form, code, x);
-                    pairs[m] =
-                        if j.is_multiple_of(fit) { product } else { _mm256_add_epi16(pairs[m], product) };
-                    if (j + 1).is_multiple_of(fit) {
-                        let wide = _mm256_madd_epi16(pairs[m], _mm256_set1_epi16(1));
-                        halves[half][m] = _mm256_add_epi32(halves[half][m], wide);
-                    }
-                });
-            });
-            let (scales, mins) = scales(form, panel.as_ptr(), g, upper);
-            unrolled!(m < M, {
-                let scale = _mm256_set1_ps(f32::from_bits(*rows.side(Side::Scale, g).add(m)));
-                let of = if form.fine { [Side::First, Side::Second] } else { [Side::Sum; 2] };
-                let parts = if form.fine { 2 } else { 1 };
-                unrolled!(half < 2, {
-                    if half < parts {
-                        let less = (*rows.side(of[half], g).add(m)).cast_signed();
-                        // Codes of eight bits are signed already.
-                        let zero = if form.bits == 8 { 0 } else { form.zero };
-                        let whole = _mm256_add_epi32(halves[half][m], _mm256_set1_epi32(zero * less));
-                        let whole = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), scale);
-                        sums[m] = _mm256_fmadd_ps(whole, scales[half], sums[m]);
-                    }
-                });
-                if form.min {
-                    unrolled!(half < 2, {
-                        if half < parts {
-                            let less = (*rows.side(of[half], g).add(m)).cast_signed();
-                            let scaled = _mm256_mul_ps(_mm256_set1_ps(-less as f32), scale);
-                            sums[m] = _mm256_fmadd_ps(scaled, mins[half], sums[m]);
+                let (part, fit) = (if form.fine { j / 4 } else { 0 }, const { fit(F::FORM) });
+                unrolled!(h < H, {
+                    let code = quad(form, codes, j, upper + h);
+                    unrolled!(m < M, {
+                        let x = _mm256_set1_epi32((*rows.quad(g, j).add(m)).cast_signed());
+                        let product = product(form, code, x);
+                        pairs[h][m] = if j.is_multiple_of(fit) {
+                            product
+                        } else {
+                            _mm256_add_epi16(pairs[h][m], product)
+                        };
+                        if (j + 1).is_multiple_of(fit) {
+                            let wide = _mm256_madd_epi16(pairs[h][m], _mm256_set1_epi16(1));
+                            parts[h][part][m] = _mm256_add_epi32(parts[h][part][m], wide);
                         }
                     });
-                }
+                });
+            });
+            unrolled!(h < H, {
+                let scales = scales(form, panel.as_ptr(), g, upper + h);
+                unrolled!(m < M, {
+                    sums[h][m] =
+                        scaled(form, [parts[h][0][m], parts[h][1][m]], scales, (rows, g, m), sums[h][m]);
+                });
             });
         }
     }
     sums
+}
+
+/// Adds to `sum` what the codes of group `g` gave with row `m`, by its scales and minima.
+///
+/// # Safety
+/// The tile holds the row and the group.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn scaled(
+    form: Form,
+    parts: [__m256i; 2],
+    (scales, mins): ([__m256; 2], [__m256; 2]),
+    (rows, g, m): (Rows, usize, usize),
+    mut sum: __m256,
+) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scale = _mm256_set1_ps(f32::from_bits(*rows.side(Side::Scale, g).add(m)));
+        let of = if form.fine { [Side::First, Side::Second] } else { [Side::Sum; 2] };
+        let count = if form.fine { 2 } else { 1 };
+        unrolled!(part < 2, {
+            if part < count {
+                let less = (*rows.side(of[part], g).add(m)).cast_signed();
+                // Codes of eight bits are signed already.
+                let zero = if form.bits == 8 { 0 } else { form.zero };
+                let whole = _mm256_add_epi32(parts[part], _mm256_set1_epi32(zero * less));
+                let whole = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), scale);
+                sum = _mm256_fmadd_ps(whole, scales[part], sum);
+            }
+        });
+        if form.min {
+            unrolled!(part < 2, {
+                if part < count {
+                    let less = (*rows.side(of[part], g).add(m)).cast_signed();
+                    let scaled = _mm256_mul_ps(_mm256_set1_ps(-less as f32), scale);
+                    sum = _mm256_fmadd_ps(scaled, mins[part], sum);
+                }
+            });
+        }
+        sum
+    }
 }
 
 /// So many quads whose products fit into 16 bits together; a scale covers a multiple of that.
