@@ -101,7 +101,10 @@ impl Stream {
             let said = token.logprobs.map_or_else(Logprobs::default, Arc::unwrap_or_clone);
             piece.logprobs.push(Logprobs { start, ..said });
         }
-        for _ in 0..if end { 0 } else { 1 + token.again } {
+        if !end && token.again > 0 && tokenizer.bytes(token.id).is_empty() {
+            // Made up: nothing comes of it.
+            self.tokens += 1 + token.again;
+        } else if !end {
             let text::Piece { text, stopped } = self.push(token.id, tokenizer);
             piece.text.push_str(&text);
             piece.finish = stopped.then_some(Finish::Stop);

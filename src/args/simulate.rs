@@ -90,10 +90,10 @@ pub struct DrawnArgs {
 /// How fast things are.
 #[derive(Debug, Args)]
 pub struct SpeedArgs {
-    /// A device of the table, such as h100 [default: the figures' device, or the coefficients that serve has kept, or h100]
+    /// A device of the table, such as h100 [default: that of the figures, which is h100 where they name none]
     #[arg(long, help_heading = "Speeds")]
     pub device: Option<String>,
-    /// Coefficients of steps, as serve keeps them
+    /// Coefficients of steps, in JSON, such as serve keeps below $MILLSTREAM_CACHE/costs or ~/.cache/millstream/costs
     #[arg(long, value_name = "FILE", conflicts_with = "device", help_heading = "Speeds")]
     pub costs: Option<PathBuf>,
     /// Figures of devices, links, stores and prices, in place of the table's

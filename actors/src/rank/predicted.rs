@@ -16,8 +16,10 @@ use crate::message::{Chosen, Export, Exported, Place, SequenceId, Step, StepDone
 use crate::store::Payload;
 
 /// Steps of the first leap after something came, and of the longest: they double from leap to leap.
-const LEAP: u32 = 8;
-const LEAP_MAX: u32 = 512;
+const LEAP: u32 = 128;
+const LEAP_MAX: u32 = 4_096;
+/// What a single token costs is asked for the middle of so many positions, and not for each of them.
+const GRAIN: u32 = 32;
 /// Made-up tokens begin here, beyond every vocabulary: they have no text, and end no answer.
 const MADE_UP: u32 = 1 << 31;
 
@@ -129,19 +131,34 @@ impl PredictedRank {
             decoder_from: row.state.as_ref().and_then(|state| state.decoder_from),
         };
         let rows: Vec<RowCost> = step.rows.iter().map(row).collect();
-        let (mut ends, mut grown, mut end) = (Vec::with_capacity(times as usize), rows.clone(), now);
-        for _ in 0..times {
-            end = end + self.takes(&grown);
-            ends.push(end);
-            grown.iter_mut().for_each(|row| row.start += 1);
+        let (mut ends, mut end, mut done) = (Vec::with_capacity(times as usize), now, 0);
+        while done < times {
+            let (takes, alike) = self.takes(&rows, done);
+            for _ in 0..alike.min(times - done) {
+                end = end + takes;
+                ends.push(end);
+            }
+            done += alike;
         }
         self.running = Some(Running { number: step.number, rows, exports: step.exports, began: now, ends });
         end
     }
 
-    fn takes(&self, rows: &[RowCost]) -> Duration {
+    /// How long a step takes whose rows are so many tokens on, and how many steps from there on take as long.
+    fn takes(&self, rows: &[RowCost], on: u32) -> (Duration, u32) {
+        let mut alike = u32::MAX;
+        let grown = |row: &RowCost| {
+            let start = row.start + on;
+            if row.tokens > 1 {
+                return *row;
+            }
+            alike = alike.min(GRAIN - start % GRAIN);
+            RowCost { start: start - start % GRAIN + GRAIN / 2, ..*row }
+        };
+        let grown: Vec<RowCost> = rows.iter().map(grown).collect();
         let least = Duration::from_nanos(1);
-        if rows.is_empty() { least } else { self.prediction.predict.step(rows).max(least) }
+        let takes = if grown.is_empty() { least } else { self.prediction.predict.step(&grown).max(least) };
+        (takes, alike)
     }
 
     /// What each step took that was over since this was last asked.
@@ -252,8 +269,9 @@ mod tests {
     #[test]
     fn a_leap_takes_what_its_steps_take() {
         let mut rank = rank();
-        assert_eq!(rank.begin(step(10), 3, at(100)), at(100 + 10 + 11 + 12));
-        let done = rank.over(at(133)).expect("all are over");
+        // Two steps in the middle of positions 0 to 31, and one in that of 32 to 63.
+        assert_eq!(rank.begin(step(30), 3, at(100)), at(100 + 16 + 16 + 48));
+        let done = rank.over(at(180)).expect("all are over");
         assert_eq!((done.number, done.again, done.goes_on, rank.due()), (7, 2, false, None));
     }
 
@@ -261,14 +279,14 @@ mod tests {
     fn what_comes_sees_the_step_under_way_end() {
         let mut rank = rank();
         rank.begin(step(10), 5, at(100));
-        let done = rank.over(at(121)).expect("two are over, the second just now");
+        let done = rank.over(at(132)).expect("two are over, the second just now");
         assert_eq!((done.number, done.again, done.goes_on), (7, 1, true));
-        assert_eq!(rank.due(), Some(at(133)), "the third goes on, and no fourth is begun");
-        assert!(rank.over(at(132)).is_none());
-        let done = rank.over(at(133)).expect("it is over");
+        assert_eq!(rank.due(), Some(at(148)), "the third goes on, and no fourth is begun");
+        assert!(rank.over(at(147)).is_none());
+        let done = rank.over(at(148)).expect("it is over");
         assert_eq!((done.number, done.again, done.goes_on), (9, 0, false));
         rank.begin(step(10), 5, at(200));
         assert!(rank.over(at(201)).is_none());
-        assert_eq!(rank.due(), Some(at(210)));
+        assert_eq!(rank.due(), Some(at(216)));
     }
 }

@@ -102,19 +102,17 @@ fn figures(args: &SimulateArgs) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// The coefficients in a file: by themselves, or those of the only group in a list by group.
+/// The coefficients in a file, by themselves or as `serve` keeps them.
 fn coefficients(file: &Path) -> anyhow::Result<Coefficients> {
     let place = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
-    let value: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{place} is no JSON"))?;
-    let lists = value.as_object().filter(|fields| fields.values().any(serde_json::Value::is_object));
-    let found = match lists.map(|lists| lists.values().collect::<Vec<_>>()).as_deref() {
-        None => value.clone(),
-        Some([only]) => (*only).clone(),
-        Some(all) => anyhow::bail!("{place} has coefficients of {} groups: leave those of one", all.len()),
-    };
+    let mut value: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{place} is no JSON"))?;
+    if value["coefficients"].is_object() {
+        value = value["coefficients"].take();
+    }
     let found: Coefficients =
-        serde_json::from_value(found).with_context(|| format!("{place} holds no coefficients of steps"))?;
+        serde_json::from_value(value).with_context(|| format!("{place} holds no coefficients of steps"))?;
     anyhow::ensure!(found.is_sound(), "{place}: coefficients are seconds, none below 0, and not all 0");
     Ok(found)
 }
