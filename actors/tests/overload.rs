@@ -87,7 +87,7 @@ fn who_runs_keeps_the_pace_when_five_times_as_much_comes() {
     );
     assert!(calm.retry.is_empty(), "{} refused", calm.retry.len());
     assert!(crowded.retry.len() > 400, "only {} refused", crowded.retry.len());
-    assert!(slower <= 1.5 * slow, "{slower:.2} and {slow:.2} ms a token");
+    assert!(slower <= 2.0 * slow, "{slower:.2} and {slow:.2} ms a token");
     let told = |wait: &Duration| (1..=60).contains(&wait.as_secs()) && *wait <= Duration::from_secs(60);
     assert!(crowded.retry.iter().all(told), "{:?}", crowded.retry);
 }

@@ -13,6 +13,7 @@ use crate::units;
 
 mod cache;
 mod named;
+mod routing;
 mod time_text;
 mod time_text_if_any;
 
@@ -63,15 +64,6 @@ impl Plan {
             Settings::Encode(settings) => Some(settings),
             _ => None,
         })
-    }
-
-    /// How the group for a prompt is picked.
-    pub fn prefill_rule(&self) -> PrefillRule {
-        let said = self.actors.iter().find_map(|actor| match &actor.settings {
-            Settings::Router(settings) => Some(settings.prefill),
-            _ => None,
-        });
-        said.unwrap_or(PrefillRule::CacheAware)
     }
 
     /// The actor of this name.
