@@ -1,4 +1,4 @@
-//! The balancers on a trace: `zcat TRACE | cargo bench -p millstream-actors --bench balance`.
+//! The balancers on a trace: `zcat TRACE | cargo bench --bench balance`.
 //!
 //! The trace is read from the input (JSON, a request a line: `timestamp` in milliseconds, `input_length`, `output_length`,
 //! `hash_ids` of 512 tokens each) and sent through a fleet of 16 prefill and 16 decode groups that only take time. It
@@ -90,7 +90,7 @@ fn at_speed(fleet: &Fleet, asks: &[Ask], speed: f64, change: impl Fn(Fleet) -> F
 
 fn fleet(asks: &[Ask]) -> Fleet {
     let config =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/tests/oracle/released/deepseek-v41-flash.json");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/tests/oracle/released/deepseek-v41-flash.json");
     let work = WorkFacts::of_config(Path::new(config)).expect("a config of the tree");
     let [zero, one] = [0.0, 1.0];
     let coefficients = Coefficients {
@@ -100,6 +100,7 @@ fn fleet(asks: &[Ask]) -> Fleet {
         gemm_few: one,
         gemm: one,
         pairs: one,
+        scores: one,
         head: one,
         weights: zero,
         kv: zero,

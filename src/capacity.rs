@@ -113,13 +113,23 @@ pub fn run(
     // What came after the last answer, if anything.
     crowd.hear(&doors.replies, sim.now());
     let failed = sim.failed().map(|exit| format!("{exit:?}"));
-    Ok(Report::new(report::Finished { setting, options, crowd, meter: &meter, groups, gauges, cache, failed }))
+    Ok(Report::new(report::Finished {
+        setting,
+        options,
+        crowd,
+        meter: &meter,
+        groups,
+        gauges,
+        cache,
+        failed,
+    }))
 }
 
 /// The same resources with a store for the tier that lasts, which holds numbers.
 fn hollow(plan: &Plan, resources: &Resources) -> Resources {
     let (model, writer, began) = ([0; 32], Arc::new(AtomicU64::new(1)), Stamp(0));
-    let store = plan.cache.lasts().then(|| LastingStore { blob: Arc::new(Memory::new()), model, writer, began });
+    let store =
+        plan.cache.lasts().then(|| LastingStore { blob: Arc::new(Memory::new()), model, writer, began });
     Resources { store, ..resources.clone() }
 }
 
@@ -129,7 +139,13 @@ fn sim_options(plan: &Plan, figures: &Figures, options: &Options) -> anyhow::Res
         true => Faults { spare, lossless: vec!["*".to_owned()], ..Faults::from_seed(options.seed) },
         false => Faults::none(),
     };
-    Ok(SimOptions { seed: options.seed, faults, journal: false, links: figures.links(), ..SimOptions::default() })
+    Ok(SimOptions {
+        seed: options.seed,
+        faults,
+        journal: false,
+        links: figures.links(),
+        ..SimOptions::default()
+    })
 }
 
 /// Lets everybody come, and waits until all are answered.

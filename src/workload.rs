@@ -283,7 +283,10 @@ impl Iterator for Trace {
 
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace").field("format", &self.format).field("block_size", &self.block_size).finish_non_exhaustive()
+        f.debug_struct("Trace")
+            .field("format", &self.format)
+            .field("block_size", &self.block_size)
+            .finish_non_exhaustive()
     }
 }
 

@@ -72,12 +72,17 @@ fn a_seed_gives_the_same_report_to_the_byte() {
         assert_eq!(reports[0].json(), reports[1].json());
         assert_eq!(page::html(&reports[0]), page::html(&reports[1]));
     }
-    assert_ne!(simulate(&source, 5, Options::default()).json(), simulate(&source, 6, Options::default()).json());
+    assert_ne!(
+        simulate(&source, 5, Options::default()).json(),
+        simulate(&source, 6, Options::default()).json()
+    );
 }
 
 #[test]
 fn steps_that_are_run_as_one_are_steps_that_are_run_alone() {
-    for (name, source) in [("joined", plan(JOINED, "")), ("split", plan(SPLIT, "")), ("stored", plan(JOINED, STORED))] {
+    for (name, source) in
+        [("joined", plan(JOINED, "")), ("split", plan(SPLIT, "")), ("stored", plan(JOINED, STORED))]
+    {
         for seed in 0..6 {
             let leaps = simulate(&source, seed, Options::default());
             let single = simulate(&source, seed, Options { leaps: false, ..Options::default() });
@@ -99,7 +104,10 @@ fn everybody_is_answered_and_nothing_is_owned() {
                 assert!(spent || ended == report.requests, "{place}: {:?}", report.outcomes);
                 assert!(faults || report.requests == all_talks(seed), "{place}: nobody is left out");
                 let answers: u64 = report.actors.iter().map(|actor| actor.answer_tokens).sum();
-                assert!(faults || answers >= report.tokens.answer, "{place}: tokens are made before they are counted");
+                assert!(
+                    faults || answers >= report.tokens.answer,
+                    "{place}: tokens are made before they are counted"
+                );
             }
         }
     }
@@ -110,7 +118,11 @@ fn a_report_says_what_was_asked() {
     let report = simulate(&plan(JOINED, STORED), 3, Options { requests: 20, ..Options::default() });
     assert_eq!((report.requests, report.outcomes["finished"]), (20, 20));
     assert!(report.hit_share > 0.05, "prompts of a talk begin alike: {}", report.hit_share);
-    assert!(report.first_token.mean > 0.004 && report.between_tokens.p50 >= 0.004, "{:?}", report.first_token);
+    assert!(
+        report.first_token.mean > 0.004 && report.between_tokens.p50 >= 0.004,
+        "{:?}",
+        report.first_token
+    );
     let cost = report.cost.expect("there is a price");
     assert_eq!(cost.devices, 3);
     let text = table::text(&report);
@@ -118,5 +130,10 @@ fn a_report_says_what_was_asked() {
         assert!(text.contains(part), "{part} in {text}");
     }
     let page = page::html(&report);
-    assert!(page.starts_with("<!doctype html>") && page.matches("<svg").count() == 6 && !page.contains("src=") && !page.contains("href="));
+    assert!(
+        page.starts_with("<!doctype html>")
+            && page.matches("<svg").count() == 6
+            && !page.contains("src=")
+            && !page.contains("href=")
+    );
 }

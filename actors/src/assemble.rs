@@ -17,9 +17,9 @@ use millstream_topology::{
 
 use crate::balance::Capacity;
 use crate::cost::Known;
+use crate::disk::DiskCost;
 use crate::error::Error;
 use crate::gauges::{CacheGauges, EncodeGauges, GroupGauges};
-use crate::disk::DiskCost;
 use crate::rank::StepCost;
 use crate::rank::predicted::{Predict, Watch};
 use crate::request::{Reply, RequestId, Submit};

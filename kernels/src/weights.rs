@@ -379,7 +379,8 @@ impl Weights {
     fn raw(&mut self, name: &str, shape: &[usize], known: &[&str]) -> Result<Raw, Error> {
         let stored = self.find_as(name, shape, Err(known[0].to_owned()))?;
         let len = shape.iter().product();
-        let inside = self.is_noting() || stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
+        let inside =
+            self.is_noting() || stored.file.bytes().get(stored.start..).is_some_and(|rest| rest.len() >= len);
         match &stored.dtype {
             Err(found) if known.contains(&found.as_str()) && inside => Ok(Raw { stored, len }),
             _ => Err(refused(name, &stored, known.join(" or "))),
@@ -393,7 +394,12 @@ impl Weights {
     }
 
     /// The same; one that is invented has this format.
-    fn find_as(&mut self, name: &str, shape: &[usize], dtype: Result<DType, String>) -> Result<Stored, Error> {
+    fn find_as(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        dtype: Result<DType, String>,
+    ) -> Result<Stored, Error> {
         if let Some(file) = self.invented.as_ref().filter(|_| !self.tensors.contains_key(name)) {
             let (file, shape, start) = (Arc::clone(file), shape.to_vec(), 0);
             let bytes = shape.iter().product::<usize>() as u64 * if dtype.is_ok() { 2 } else { 1 };

@@ -180,7 +180,8 @@ impl Sim {
         let stirred = Arc::default();
         let lanes = wiring.lanes.iter().enumerate();
         let roads = lanes.clone().map(|lane| Road::new(lane, &options, &stirred)).collect();
-        let outlets = lanes.filter(|(_, lane)| lane.core().facts.to.is_none()).map(|(place, _)| place).collect();
+        let outlets =
+            lanes.filter(|(_, lane)| lane.core().facts.to.is_none()).map(|(place, _)| place).collect();
         for seat in wiring.seats.iter().filter(|_| options.journal) {
             seat.set_journal(Arc::clone(&journal));
         }

@@ -188,7 +188,10 @@ fn span(text: &str) -> Result<Duration, String> {
         "d" => 86_400.0,
         _ => return Err(wrong()),
     };
-    Duration::try_from_secs_f64(number * unit).ok().filter(|span| span.as_secs() <= 366 * 86_400).ok_or_else(wrong)
+    Duration::try_from_secs_f64(number * unit)
+        .ok()
+        .filter(|span| span.as_secs() <= 366 * 86_400)
+        .ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     let series = |label: &str, of: &dyn Fn(&SpanLine) -> Option<f64>| {
         (label.to_owned(), report.spans.iter().filter_map(|span| Some((span.at, of(span)?))).collect())
     };
-    let busy = |actor: &super::report::ActorLine| series(&actor.name, &|span| span.busy.get(&actor.name).copied());
+    let busy =
+        |actor: &super::report::ActorLine| series(&actor.name, &|span| span.busy.get(&actor.name).copied());
     let curves = vec![
         ("time to first token".to_owned(), report.curves.first_token.clone()),
         ("between tokens".to_owned(), report.curves.between_tokens.clone()),
@@ -59,7 +60,12 @@ pub fn charts(report: &Report) -> Vec<Chart> {
             across: Axis::Times,
             up: Axis::Shares,
         },
-        over_time("first_token", "Mean time to first token", Axis::Numbers, vec![series("seconds", &|span| span.first_token)]),
+        over_time(
+            "first_token",
+            "Mean time to first token",
+            Axis::Numbers,
+            vec![series("seconds", &|span| span.first_token)],
+        ),
         over_time(
             "tokens",
             "Tokens a second",
@@ -69,9 +75,24 @@ pub fn charts(report: &Report) -> Vec<Chart> {
                 series("answers", &|span| Some(span.answer_tokens)),
             ],
         ),
-        over_time("busy", "Share of the time in which groups compute", Axis::Shares, report.actors.iter().map(busy).collect()),
-        over_time("hits", "Share of prompt tokens found", Axis::Shares, vec![series("found", &|span| span.hit_share)]),
-        over_time("held", "Tokens held by sequences in steps", Axis::Numbers, vec![series("tokens", &|span| Some(span.held))]),
+        over_time(
+            "busy",
+            "Share of the time in which groups compute",
+            Axis::Shares,
+            report.actors.iter().map(busy).collect(),
+        ),
+        over_time(
+            "hits",
+            "Share of prompt tokens found",
+            Axis::Shares,
+            vec![series("found", &|span| span.hit_share)],
+        ),
+        over_time(
+            "held",
+            "Tokens held by sequences in steps",
+            Axis::Numbers,
+            vec![series("tokens", &|span| Some(span.held))],
+        ),
     ]
 }
 
@@ -93,9 +114,12 @@ impl Chart {
             let colour = COLOURS[number % COLOURS.len()];
             let path: Vec<String> = points
                 .iter()
-                .map(|&(x, y)| format!("{:.1},{:.1}", left(self.across.part(x, across)), top(self.up.part(y, up))))
+                .map(|&(x, y)| {
+                    format!("{:.1},{:.1}", left(self.across.part(x, across)), top(self.up.part(y, up)))
+                })
                 .collect();
-            let (path, x) = (path.join(" "), WIDTH - ROOM[2] - 150.0 * (self.lines.len() - number) as f64 + 30.0);
+            let (path, x) =
+                (path.join(" "), WIDTH - ROOM[2] - 150.0 * (self.lines.len() - number) as f64 + 30.0);
             // Writing to a text does not fail.
             let _ = write!(
                 out,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use millstream_actors::request::{Outcome, Prompt, Reply, RequestId, Sampling, Submit, Usage};
 use millstream_runtime::{Inlet, Outlet, Time};
 
-use super::meter::Meter;
 use super::Histogram;
+use super::meter::Meter;
 use crate::meters::outcome_name;
 use crate::workload::{Talk, TraceError};
 
@@ -147,7 +147,9 @@ impl<T: Iterator<Item = Result<Talk, TraceError>>> Crowd<T> {
         while let Some(reply) = replies.try_recv() {
             match reply {
                 Reply::Text { request, .. } => {
-                    let Some(open) = self.open.get_mut(&request).filter(|open| open.first.is_none()) else { continue };
+                    let Some(open) = self.open.get_mut(&request).filter(|open| open.first.is_none()) else {
+                        continue;
+                    };
                     open.first = Some(now);
                     let took = now.saturating_since(open.came);
                     self.heard.first.add(took, 1);
@@ -187,5 +189,9 @@ impl<T: Iterator<Item = Result<Talk, TraceError>>> Crowd<T> {
 }
 
 fn scaled(span: Duration, speed: f64) -> Duration {
-    if speed == 1.0 { span } else { Duration::try_from_secs_f64(span.as_secs_f64() / speed).unwrap_or(Duration::MAX) }
+    if speed == 1.0 {
+        span
+    } else {
+        Duration::try_from_secs_f64(span.as_secs_f64() / speed).unwrap_or(Duration::MAX)
+    }
 }

@@ -38,7 +38,12 @@ const MAKERS: [Maker; 6] = [
     Maker { name: "h200", flops: 989e12, bytes_per_second: 4.8e12, source: "NVIDIA H200 SXM data sheet" },
     Maker { name: "h20", flops: 148e12, bytes_per_second: 4.0e12, source: "NVIDIA H20 data sheet" },
     Maker { name: "b200", flops: 2_250e12, bytes_per_second: 8.0e12, source: "NVIDIA HGX B200 data sheet" },
-    Maker { name: "mi300x", flops: 1_307e12, bytes_per_second: 5.3e12, source: "AMD Instinct MI300X data sheet" },
+    Maker {
+        name: "mi300x",
+        flops: 1_307e12,
+        bytes_per_second: 5.3e12,
+        source: "AMD Instinct MI300X data sheet",
+    },
 ];
 
 /// Figures of everything that takes time. A file may say any part of it, as JSON; what it does not say is as here.
@@ -178,6 +183,7 @@ impl Device {
             gemm_few: 0.0,
             gemm: product,
             pairs: product,
+            scores: product,
             head: product,
             weights,
             kv: byte,
@@ -199,7 +205,8 @@ impl Figures {
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let place = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
-        let figures: Self = serde_json::from_str(&text).with_context(|| format!("{place} is no file of figures"))?;
+        let figures: Self =
+            serde_json::from_str(&text).with_context(|| format!("{place} is no file of figures"))?;
         figures.check().map_err(|why| anyhow::anyhow!("{place}: {why}"))?;
         Ok(figures)
     }
@@ -257,7 +264,9 @@ impl Figures {
 
     /// What steps of a group of so many devices take.
     pub fn predict(&self, facts: &WorkFacts, ranks: usize) -> Arc<dyn Predict> {
-        let coefficients = self.coefficients.map_or_else(|| self.device.coefficients(ranks), |given| given.scaled(1.0 / ranks.max(1) as f64));
+        let coefficients = self
+            .coefficients
+            .map_or_else(|| self.device.coefficients(ranks), |given| given.scaled(1.0 / ranks.max(1) as f64));
         Arc::new(Priced { facts: facts.clone(), coefficients })
     }
 

@@ -65,7 +65,8 @@ impl Histogram {
         let mut points = Vec::new();
         for (place, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             seen += count;
-            points.push(((middle(place) as f64).min(self.most as f64) / 1e9, seen as f64 / self.count as f64));
+            points
+                .push(((middle(place) as f64).min(self.most as f64) / 1e9, seen as f64 / self.count as f64));
         }
         points
     }

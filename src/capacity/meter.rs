@@ -29,7 +29,9 @@ impl Groups {
     pub fn of(plan: &Plan, gauges: &[Arc<GroupGauges>]) -> Self {
         let of = |group: &Arc<GroupGauges>| {
             let name = &group.name;
-            let actor = plan.actor(name).or_else(|| plan.actor(name.rsplit_once('.').map_or(name, |(actor, _)| actor)));
+            let actor = plan
+                .actor(name)
+                .or_else(|| plan.actor(name.rsplit_once('.').map_or(name, |(actor, _)| actor)));
             let answers = actor.is_some_and(|actor| matches!(actor.settings, Settings::Decode(_)));
             (actor.map_or_else(|| name.clone(), |actor| actor.name.to_string()), answers)
         };
@@ -206,7 +208,8 @@ impl Counts {
 fn of_rows(rows: &[RowCost]) -> Done {
     let held = rows.iter().map(|row| u128::from(row.start + row.tokens)).sum();
     let answered = rows.iter().filter(|row| row.chooses).count() as u64;
-    let computed = rows.iter().filter(|row| row.tokens > 1 || !row.chooses).map(|row| u64::from(row.tokens)).sum();
+    let computed =
+        rows.iter().filter(|row| row.tokens > 1 || !row.chooses).map(|row| u64::from(row.tokens)).sum();
     Done { steps: 1, held, computed, answered, ..Done::default() }
 }
 

@@ -10,7 +10,8 @@ pre{background:#f6f6f4;padding:1rem;overflow-x:auto;font-size:12px}figure{margin
 /// The page.
 pub fn html(report: &Report) -> String {
     let title = format!("{}: what it can do", escaped(&report.topology));
-    let drawings: String = charts(report).iter().map(|chart| format!("<figure>{}</figure>\n", chart.svg())).collect();
+    let drawings: String =
+        charts(report).iter().map(|chart| format!("<figure>{}</figure>\n", chart.svg())).collect();
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head>\n\
          <body><h1>{title}</h1>\n<pre>{}</pre>\n{drawings}<details><summary>All numbers</summary><pre>{}</pre></details>\n\

@@ -221,8 +221,12 @@ impl Report {
         let counts = run.meter.counts();
         let (plan, heard) = (run.setting.plan, &run.crowd.heard);
         let lasted = seconds(heard.ended).max(1e-9);
-        let tokens =
-            Tokens { prompt: heard.prompt, found: heard.cached, replayed: heard.replayed, answer: heard.answer };
+        let tokens = Tokens {
+            prompt: heard.prompt,
+            found: heard.cached,
+            replayed: heard.replayed,
+            answer: heard.answer,
+        };
         let answered = heard.outcomes.get("finished").copied().unwrap_or(0);
         let totals = totals(&counts.spans, run.groups.count());
         let actors = actors(&run, &totals, heard.ended);
@@ -230,7 +234,11 @@ impl Report {
             topology: plan.name.clone(),
             model: plan.model.clone(),
             seed: run.options.seed,
-            block_size: plan.actors.iter().find_map(|actor| actor.group()).map_or(0, |group| group.block_size),
+            block_size: plan
+                .actors
+                .iter()
+                .find_map(|actor| actor.group())
+                .map_or(0, |group| group.block_size),
             assumptions: run.setting.figures.assumptions(),
             requests: run.crowd.came,
             outcomes: heard.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
@@ -305,7 +313,8 @@ fn actors<T>(run: &Finished<'_, T>, totals: &[Done], ended: Time) -> Vec<ActorLi
     let lasted = ended.as_nanos().max(1) as f64;
     for ((name, _), (done, gauges)) in run.groups.of.iter().zip(totals.iter().zip(&run.gauges)) {
         if lines.last().is_none_or(|line| line.name != *name) {
-            let ranks = run.setting.plan.actor(name).and_then(|actor| actor.group()).map_or(1, |group| group.ranks);
+            let ranks =
+                run.setting.plan.actor(name).and_then(|actor| actor.group()).map_or(1, |group| group.ranks);
             lines.push(ActorLine::new(name, ranks));
         }
         let Some(line) = lines.last_mut() else { continue };
@@ -400,11 +409,19 @@ fn spans(spans: &[Span], width: u64, groups: &Groups, ended: Time) -> Vec<SpanLi
             prompt_tokens: sum(|done| done.computed),
             first_token: (span.firsts > 0).then(|| rounded(span.first as f64 / span.firsts as f64 / 1e9)),
             hit_share: (span.prompt > 0).then(|| share(span.cached, span.prompt)),
-            busy: busy.into_iter().map(|(name, (sum, count))| (name, rounded((sum / count).min(1.0)))).collect(),
+            busy: busy
+                .into_iter()
+                .map(|(name, (sum, count))| (name, rounded((sum / count).min(1.0))))
+                .collect(),
             held: (span.groups.iter().map(|done| done.held).sum::<u128>() as f64 / lasted / 1e9).round(),
         }
     };
-    spans.iter().enumerate().filter(|(place, _)| *place as u64 * width <= ended.as_nanos()).map(line).collect()
+    spans
+        .iter()
+        .enumerate()
+        .filter(|(place, _)| *place as u64 * width <= ended.as_nanos())
+        .map(line)
+        .collect()
 }
 
 /// A curve of so many points that it looks the same.

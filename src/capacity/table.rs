@@ -15,8 +15,13 @@ pub fn text(report: &Report) -> String {
 }
 
 fn write(report: &Report, out: &mut String) -> std::fmt::Result {
-    let outcomes: Vec<String> = report.outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    writeln!(out, "{} with {}, seed {}, blocks of {} tokens", report.topology, report.model, report.seed, report.block_size)?;
+    let outcomes: Vec<String> =
+        report.outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    writeln!(
+        out,
+        "{} with {}, seed {}, blocks of {} tokens",
+        report.topology, report.model, report.seed, report.block_size
+    )?;
     report.assumptions.iter().try_for_each(|assumption| writeln!(out, "  {assumption}"))?;
     writeln!(out, "{} requests in {}: {}", report.requests, time(report.seconds), outcomes.join(", "))?;
     writeln!(out)?;
@@ -69,7 +74,15 @@ fn actors(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "{:<16} {:>6} {:>20} {:>10} {:>6} {:>14} {:>14} {:>10} {:>10}",
-        "actor", "groups", "busy (least-most)", "steps", "rows", "prompt tokens", "answer tokens", "preempted", "evicted"
+        "actor",
+        "groups",
+        "busy (least-most)",
+        "steps",
+        "rows",
+        "prompt tokens",
+        "answer tokens",
+        "preempted",
+        "evicted"
     )?;
     for actor in &report.actors {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);

@@ -40,7 +40,9 @@ struct Replay {
 /// Tokens in a block, as a line says; the same in all of them.
 pub(super) fn block_size(line: &str) -> Result<u32, String> {
     match request(line)? {
-        Some(Request { replay: Some(replay), .. }) if replay.trace_block_size > 0 => Ok(replay.trace_block_size),
+        Some(Request { replay: Some(replay), .. }) if replay.trace_block_size > 0 => {
+            Ok(replay.trace_block_size)
+        }
         _ => Err("the first record must be of a request and have request.replay.trace_block_size".to_owned()),
     }
 }

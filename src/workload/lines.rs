@@ -34,7 +34,9 @@ pub fn open(file: &Path) -> Result<Lines, TraceError> {
     if let Some(ending) = [".xz", ".zst", ".bz2"].iter().find(|ending| name.ends_with(**ending)) {
         let program = [(".xz", "xz -dc"), (".zst", "zstd -dc"), (".bz2", "bzip2 -dc")];
         let program = program.iter().find(|(of, _)| of == ending).map_or("", |(_, program)| program);
-        return Err(wrong(format!("{ending} is not read here: pipe it, {program} {name} | millstream … --trace -")));
+        return Err(wrong(format!(
+            "{ending} is not read here: pipe it, {program} {name} | millstream … --trace -"
+        )));
     }
     let open = File::open(file).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     Ok(match name.ends_with(".gz") {

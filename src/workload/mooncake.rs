@@ -32,7 +32,10 @@ pub(super) fn round(
     let (input, output) = (tokens("the prompt", input)?.max(1), tokens("the answer", output)?.max(1));
     let most = input.div_ceil(size) as usize;
     if numbers.len() > most {
-        return Err(format!("names {} blocks of {size} tokens for a prompt of {input}: {most} at most", numbers.len()));
+        return Err(format!(
+            "names {} blocks of {size} tokens for a prompt of {input}: {most} at most",
+            numbers.len()
+        ));
     }
     Ok(Round { input, output, blocks: Blocks::of(scope, numbers), ..Round::default() })
 }

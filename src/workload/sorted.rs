@@ -24,7 +24,15 @@ pub(super) struct Sorted<R> {
 
 impl<R: FnMut(&str) -> Result<Option<Stamped>, String>> Sorted<R> {
     pub(super) fn new(lines: Lines, read: R) -> Self {
-        Self { lines, read, held: BTreeMap::new(), read_so_far: 0, began: None, last: i128::MIN, ended: false }
+        Self {
+            lines,
+            read,
+            held: BTreeMap::new(),
+            read_so_far: 0,
+            began: None,
+            last: i128::MIN,
+            ended: false,
+        }
     }
 
     fn fill(&mut self) -> Result<(), TraceError> {
@@ -33,9 +41,13 @@ impl<R: FnMut(&str) -> Result<Option<Stamped>, String>> Sorted<R> {
                 self.ended = true;
                 break;
             };
-            let Some((at, round)) = (self.read)(&line).map_err(|why| self.lines.wrong(why))? else { continue };
+            let Some((at, round)) = (self.read)(&line).map_err(|why| self.lines.wrong(why))? else {
+                continue;
+            };
             if at < self.last {
-                let why = format!("comes before a request that is more than {AHEAD} lines above: sort the trace by time");
+                let why = format!(
+                    "comes before a request that is more than {AHEAD} lines above: sort the trace by time"
+                );
                 return Err(self.lines.wrong(why));
             }
             self.read_so_far += 1;

@@ -68,7 +68,8 @@ impl Synthetic {
             Arrivals::Bursts(period) => {
                 let period = period.as_secs_f64().max(1e-3);
                 let (whole, part) = ((seconds / period).floor(), (seconds / period).fract());
-                let bent = if part < 0.5 { 2.0 * part * BURST } else { BURST + (2.0 * part - 1.0) * (1.0 - BURST) };
+                let bent =
+                    if part < 0.5 { 2.0 * part * BURST } else { BURST + (2.0 * part - 1.0) * (1.0 - BURST) };
                 (whole + bent) * period
             }
         };

@@ -47,7 +47,8 @@ impl Columns {
             let count = text.parse::<f64>().ok().filter(|count| (0.0..1e18).contains(count));
             count.map(|count| count as u64).ok_or_else(|| format!("\"{text}\" is no number of tokens"))
         };
-        let (input, output) = (tokens("the prompt", count(self.input)?)?, tokens("the answer", count(self.output)?)?);
+        let (input, output) =
+            (tokens("the prompt", count(self.input)?)?, tokens("the answer", count(self.output)?)?);
         if input == 0 || output == 0 {
             return Ok(None);
         }
@@ -60,7 +61,8 @@ fn time(text: &str) -> Result<i128, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return nanos("the time", seconds, 1e9);
     }
-    moment(text).ok_or_else(|| format!("\"{text}\" is neither seconds nor a time such as 2023-11-16 18:17:03.97"))
+    moment(text)
+        .ok_or_else(|| format!("\"{text}\" is neither seconds nor a time such as 2023-11-16 18:17:03.97"))
 }
 
 /// Nanoseconds since the beginning of 1970, if this is a moment. One that names a zone is taken as if all did the same.

@@ -18,7 +18,9 @@ fn all(text: &'static str) -> (Format, Option<u32>, Vec<(f64, u32, u32, Vec<u64>
     let mut rounds = Vec::new();
     for talk in trace {
         let talk = talk.expect("a line");
-        let row = |round: &Round| (talk.at.as_secs_f64(), round.input, round.output, round.blocks.numbers().collect());
+        let row = |round: &Round| {
+            (talk.at.as_secs_f64(), round.input, round.output, round.blocks.numbers().collect())
+        };
         rounds.extend(talk.rounds.iter().map(row));
     }
     (format, size, rounds)
@@ -42,10 +44,16 @@ fn mooncake() {
         wrong("{\"timestamp\": 1, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2, 3]}"),
         "t:1: names 3 blocks of 512 tokens for a prompt of 600: 2 at most"
     );
-    assert!(wrong("{\"timestamp\": 1, \"input_length\": 6, \"output_length\": 5}\n{\"timestamp\"").starts_with("t:2: EOF"));
+    assert!(
+        wrong("{\"timestamp\": 1, \"input_length\": 6, \"output_length\": 5}\n{\"timestamp\"")
+            .starts_with("t:2: EOF")
+    );
     let long = "{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 5}";
     assert!(wrong(long).starts_with("t:1: the prompt is 99999999999"));
-    assert!(wrong("{\"timestamp\": 1e300, \"input_length\": 9, \"output_length\": 5}").ends_with("that is no time"));
+    assert!(
+        wrong("{\"timestamp\": 1e300, \"input_length\": 9, \"output_length\": 5}")
+            .ends_with("that is no time")
+    );
     assert!(wrong("{\"input_length\": 9, \"output_length\": 5}").contains("missing field `timestamp`"));
 }
 
@@ -71,8 +79,14 @@ fn tables() {
         "t:2: \"noon\" is neither seconds nor a time such as 2023-11-16 18:17:03.97"
     );
     assert_eq!(wrong("TIMESTAMP,ContextTokens,GeneratedTokens\n1,x,6"), "t:2: \"x\" is no number of tokens");
-    assert_eq!(wrong("TIMESTAMP,ContextTokens,GeneratedTokens\n1"), "t:2: has 1 columns, and the heading more");
-    assert_eq!(wrong("When,ContextTokens,GeneratedTokens"), "t:1: the heading has no column TIMESTAMP or Timestamp");
+    assert_eq!(
+        wrong("TIMESTAMP,ContextTokens,GeneratedTokens\n1"),
+        "t:2: has 1 columns, and the heading more"
+    );
+    assert_eq!(
+        wrong("When,ContextTokens,GeneratedTokens"),
+        "t:1: the heading has no column TIMESTAMP or Timestamp"
+    );
 }
 
 const AGENTS: &str = r#"{"id":"a","block_size":64,"hash_id_scope":"local","requests":[{"t":0.0,"type":"n","in":130,"out":9,"think_time":5.0,"hash_runs":[[1,2]]},{"t":70.0,"type":"subagent","requests":[{"t":0.0,"in":64,"out":3,"think_time":0,"hash_runs":[[50,1]]},{"t":4.0,"in":128,"out":3,"think_time":1.5,"hash_runs":[[50,2]]}]},{"t":19.0,"in":200,"out":7,"think_time":12.0,"hash_runs":[[1,3]]}]}
@@ -81,7 +95,8 @@ const AGENTS: &str = r#"{"id":"a","block_size":64,"hash_id_scope":"local","reque
 #[test]
 fn agents_ask_again_and_their_helpers_beside_them() {
     let talks: Vec<Talk> = read(AGENTS).expect("a trace").map(|talk| talk.expect("a line")).collect();
-    let row = |talk: &Talk| (talk.at.as_secs(), talk.rounds.iter().map(|round| round.after.as_millis()).collect());
+    let row =
+        |talk: &Talk| (talk.at.as_secs(), talk.rounds.iter().map(|round| round.after.as_millis()).collect());
     let rows: Vec<(u64, Vec<u128>)> = talks.iter().map(row).collect();
     assert_eq!(rows, [(0, vec![0, 12_000]), (60, vec![0]), (70, vec![0, 1_500])]);
     let names = |talk: usize, round: usize, count| talks[talk].rounds[round].blocks.names(count, 0);
@@ -133,7 +148,8 @@ fn a_trace_out_of_order_beyond_measure_is_refused() {
         text += &format!("{{\"timestamp\": {at}, \"input_length\": 5, \"output_length\": 5}}\n");
     }
     text += "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 5}\n";
-    let mut trace = Trace::read(Lines::new("t", Cursor::new(text)), TraceOptions::default()).expect("a trace");
+    let mut trace =
+        Trace::read(Lines::new("t", Cursor::new(text)), TraceOptions::default()).expect("a trace");
     let error = trace.find_map(Result::err).expect("it is refused").to_string();
     assert!(error.starts_with("t:20000: comes before"), "{error}");
 }
@@ -148,7 +164,11 @@ fn names_are_chains() {
     let own = |own| Blocks::Own.names(2, own);
     assert!(own(1)[0] != own(2)[0] && own(1)[1] != own(2)[1]);
     assert_eq!(known([1, 2, 3]).names(4, 7)[..3], a[..]);
-    assert_ne!(known([1, 2, 3]).names(4, 7)[3], known([1, 2, 3]).names(4, 8)[3], "what is not named is its own");
+    assert_ne!(
+        known([1, 2, 3]).names(4, 7)[3],
+        known([1, 2, 3]).names(4, 8)[3],
+        "what is not named is its own"
+    );
 }
 
 fn drawn() -> Synthetic {
@@ -172,7 +192,8 @@ fn drawn() -> Synthetic {
 fn what_is_drawn_has_the_means_that_were_asked_for() {
     let talks: Vec<Talk> = drawn().talks().collect();
     assert_eq!(talks, drawn().talks().collect::<Vec<_>>(), "a seed gives the same workload");
-    let (count, rounds) = (talks.len() as f64, talks.iter().map(|talk| talk.rounds.len()).sum::<usize>() as f64);
+    let (count, rounds) =
+        (talks.len() as f64, talks.iter().map(|talk| talk.rounds.len()).sum::<usize>() as f64);
     assert!((count / 12_000.0 - 1.0).abs() < 0.05, "{count} talks");
     assert!((rounds / count / 4.0 - 1.0).abs() < 0.05, "{rounds} rounds");
     let output: f64 = talks.iter().flat_map(|talk| &talk.rounds).map(|round| f64::from(round.output)).sum();

@@ -3,7 +3,7 @@
 
 mod cache;
 
-pub(crate) use cache::{CACHE, CLASS, TENANT, TIER};
+pub(crate) use cache::CACHE;
 
 /// What a key holds.
 #[derive(Copy, Clone, Debug)]

@@ -14,8 +14,8 @@ use crate::encode::EncodeLanes;
 use crate::error::Error;
 use crate::group::{GroupLanes, Steps, StoreLanes};
 use crate::message::{
-    Admit, Blocks, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage, Failure,
-    GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
+    Admit, Blocks, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage,
+    Failure, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
 use crate::rank::predicted::Prediction;
@@ -387,7 +387,8 @@ fn handovers(wiring: &mut Wiring<'_>, seats: &Seats) -> (Vec<Vec<DecodeLanes>>, 
             let (from, to) = (prefill.name().to_owned(), decode.name().to_owned());
             let lease = move |message| PrefillMessage::Lease(message, number);
             let leases = g.offer(&format!("{to}.pull.{from}"), decode, prefill, pull, lease);
-            let pieces = g.reply(&format!("{from}.blocks.{to}"), prefill, decode, blocks, DecodeMessage::Blocks);
+            let pieces =
+                g.reply(&format!("{from}.blocks.{to}"), prefill, decode, blocks, DecodeMessage::Blocks);
             g.weigh(&pieces, |blocks: &Blocks| blocks.data.as_deref().map_or(0, bytes));
             lanes.push(DecodeLanes {
                 handover: g.offer(

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millstream_kernels::{Backend as _, CpuBackend, Facts};
+use millstream_kernels::{CpuBackend, Facts};
 use millstream_runtime::{Budget, GraphBuilder, HoldOut, ReplyOut, Seat};
 use millstream_topology::{GatewaySettings, Plan, PrefillRule, Role, Settings};
 
-use super::lanes::{ASKS, GroupEnds, Lanes, Scheduling, Seats, WISHES};
+use super::lanes::{GroupEnds, Lanes, Scheduling, Seats, WISHES};
 use super::{Assembly, Doors, Driver, EncodePlan, GroupPlan, Resources, cache_name, disk_unit, keeping};
 use crate::balance::Rule;
 use crate::cache::{Cache, Lasting};
-use crate::cost::{Coefficients, Known};
+use crate::cost::Known;
 use crate::decode::{Decode, PrefillLane};
 use crate::detokenizer::Detokenizer;
 use crate::disk::{Disk, DiskCost, HollowDisk, HollowStore};
@@ -23,13 +23,12 @@ use crate::group::{Group, GroupLanes};
 use crate::kv::{HashChain, Identity};
 use crate::message::{
     CacheAnswer, CacheMessage, DecodeMessage, DetokenizerMessage, EncodeMessage, GatewayMessage,
-    PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
+    PrefillMessage, RouterMessage, Text, Tokenize,
 };
 use crate::prefill::{DecodeLanes, Prefill};
-use crate::rank::{Device, Rank, StepCost};
 use crate::request::Reply;
 use crate::router::{Choosing, EncodeDoor, Router, RouterLanes};
-use crate::sched::{Bounds, StoreBounds, Timing};
+use crate::sched::Bounds;
 use crate::store::{Buffers, Payload, TierOptions, Told, Wish};
 use crate::tokenizer::{Reach, Reading, TokenizerActor, TokenizerLanes};
 
@@ -216,7 +215,7 @@ impl Wiring<'_> {
     /// How the blocks of a group are named, when it reuses them: one way for the whole plan, since `block_size` is one
     /// number. As long as blocks stay in the memory of this process, the model's facts tell it from any other; where they
     /// outlive it, so does the digest of its files.
-    fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
+    pub(super) fn chain(&self, group: &GroupPlan) -> Option<HashChain> {
         let model = model(self.resources.model.facts());
         let layout = format!("{:?}", group.layout);
         // What is computed behind a replay depends on its length; products, on how activations are rounded.

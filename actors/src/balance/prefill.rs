@@ -66,6 +66,7 @@ const MULTIPLY_ADDS: Coefficients = Coefficients {
     gemm_few: 1.0,
     gemm: 1.0,
     pairs: 1.0,
+    scores: 1.0,
     head: 1.0,
     weights: 0.0,
     kv: 0.0,

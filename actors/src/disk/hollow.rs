@@ -24,8 +24,13 @@ impl HollowStore {
         let mut objects = self.objects();
         match io {
             Io::List { prefix } => {
-                let listed = objects.range(prefix.clone()..).take_while(|(name, _)| name.starts_with(&prefix));
-                let listed = listed.map(|(name, parts)| Listed { name: name.clone(), bytes: bytes(parts), written_s: 0 });
+                let listed =
+                    objects.range(prefix.clone()..).take_while(|(name, _)| name.starts_with(&prefix));
+                let listed = listed.map(|(name, parts)| Listed {
+                    name: name.clone(),
+                    bytes: bytes(parts),
+                    written_s: 0,
+                });
                 Ok(Got::Listed(listed.collect()))
             }
             Io::Put { name, parts } => {
@@ -112,7 +117,8 @@ mod tests {
         let store = HollowStore::default();
         let parts = vec![Payload::from(vec![1, 2, 3]), Payload::hollow(1 << 40), Payload::from(vec![4, 5])];
         store.carry_out(Io::Put { name: "a/b".to_owned(), parts }).expect("it is kept");
-        let read = |range: Range<u64>| store.carry_out(Io::Read { name: "a/b".to_owned(), ranges: vec![range] });
+        let read =
+            |range: Range<u64>| store.carry_out(Io::Read { name: "a/b".to_owned(), ranges: vec![range] });
         let end = 3 + (1 << 40);
         assert_eq!(read(0..2), Ok(Got::Bytes(vec![Payload::from(vec![1, 2])])));
         assert_eq!(read(end - 1..end + 2), Ok(Got::Bytes(vec![Payload::from(vec![0, 4, 5])])));

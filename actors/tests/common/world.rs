@@ -18,6 +18,7 @@ use millstream_actors::request::{Finish, Observe, Request, RequestId};
 use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use millstream_actors::sequence::Phase;
 use millstream_actors::snapshot::Snapshot;
+use millstream_runtime::Time;
 
 use crate::windows::{self, Alone, ENTRY, EXACT, Given, NUMBERS, Store, WINDOW};
 

@@ -53,7 +53,12 @@ impl<T: Send + 'static> Lane<T> {
     pub(crate) fn new(facts: LaneFacts) -> Lane<T> {
         let bound = (facts.policy != Policy::Reply).then_some(facts.capacity);
         let aside = Aside { overflow: VecDeque::new(), air: BTreeMap::new() };
-        Lane { core: LaneCore::new(facts), queue: Queue::new(bound), aside: Mutex::new(aside), weight: OnceLock::new() }
+        Lane {
+            core: LaneCore::new(facts),
+            queue: Queue::new(bound),
+            aside: Mutex::new(aside),
+            weight: OnceLock::new(),
+        }
     }
 
     pub(crate) fn weigh(&self, weight: fn(&T) -> u64) {

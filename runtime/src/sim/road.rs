@@ -24,7 +24,11 @@ pub(super) struct Road {
 
 impl Road {
     /// Of the graph's `number`th lane.
-    pub(super) fn new((number, lane): (usize, &Arc<dyn Path>), options: &SimOptions, stirred: &Arc<Stirred>) -> Road {
+    pub(super) fn new(
+        (number, lane): (usize, &Arc<dyn Path>),
+        options: &SimOptions,
+        stirred: &Arc<Stirred>,
+    ) -> Road {
         let core = lane.core();
         core.set_staged(number, stirred);
         let name = &core.facts.name;
@@ -88,7 +92,8 @@ impl Sim {
     fn cross(&mut self, lane: usize, from: Time, bytes: u64) -> Time {
         let Road { link: Some(link), from: Some(seat), .. } = self.roads[lane] else { return from };
         let SimLink { latency, bytes_per_second, .. } = self.options.links[link];
-        let takes = Duration::try_from_secs_f64(bytes as f64 / bytes_per_second.max(1.0)).unwrap_or(Duration::MAX);
+        let takes =
+            Duration::try_from_secs_f64(bytes as f64 / bytes_per_second.max(1.0)).unwrap_or(Duration::MAX);
         let free = self.crossing.entry((seat, link)).or_insert(Time::ZERO);
         *free = from.max(*free) + takes;
         *free + latency

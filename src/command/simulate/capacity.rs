@@ -85,13 +85,27 @@ fn synthetic(kind: SyntheticArg, drawn: &DrawnArgs, (seed, block_size): (u64, u3
     };
     let &DrawnArgs { rate, lasts, input, output, spread, shared, think, growth, .. } = drawn;
     let rounds = drawn.rounds.unwrap_or(rounds);
-    Synthetic { seed, arrivals, rate, lasts, input, output, spread, shared, rounds, think, growth, block_size }
+    Synthetic {
+        seed,
+        arrivals,
+        rate,
+        lasts,
+        input,
+        output,
+        spread,
+        shared,
+        rounds,
+        think,
+        growth,
+        block_size,
+    }
 }
 
 fn figures(args: &SimulateArgs) -> anyhow::Result<Figures> {
     let mut figures = args.speeds.figures.as_deref().map(Figures::read).transpose()?.unwrap_or_default();
     if let Some(name) = &args.speeds.device {
-        let known = || format!("there is no device {name} in the table: it has {}", Device::names().join(", "));
+        let known =
+            || format!("there is no device {name} in the table: it has {}", Device::names().join(", "));
         figures.device = Device::of(name).with_context(known)?;
     }
     if let Some(file) = &args.speeds.costs {

@@ -1,6 +1,6 @@
 //! Keys of the table `cache`: known beginnings, the tiers of the prefix store, classes and tenants.
 
-use super::{Kind, Key, Preset, RETENTION_MAX, SIZE_MAX, key, later};
+use super::{Key, Kind, Preset, RETENTION_MAX, SIZE_MAX, key, later};
 
 /// Known beginnings, and the prefix store.
 pub(crate) static CACHE: &[Key] = &[
@@ -43,7 +43,7 @@ pub(crate) static CACHE: &[Key] = &[
 ];
 
 /// A class that says more than its time.
-pub(crate) static CLASS: &[Key] = &[
+static CLASS: &[Key] = &[
     key(
         "for",
         Kind::Time { most: RETENTION_MAX },
@@ -54,7 +54,7 @@ pub(crate) static CLASS: &[Key] = &[
 ];
 
 /// A tenant.
-pub(crate) static TENANT: &[Key] = &[
+static TENANT: &[Key] = &[
     key(
         "key",
         Kind::Digest,
@@ -66,7 +66,7 @@ pub(crate) static TENANT: &[Key] = &[
 ];
 
 /// One tier: exactly one of the first four keys names it.
-pub(crate) static TIER: &[Key] = &[
+static TIER: &[Key] = &[
     later("device", Kind::Size { most: SIZE_MAX }, "Memory of the device.", "groups say it as `memory`"),
     key("host", Kind::Size { most: SIZE_MAX }, Preset::None, "Memory of the host."),
     key(
