@@ -3,7 +3,7 @@
 //! scheduled, routed, kept and evicted is what the real actors schedule, route, keep and evict.
 //!
 //! [`crowd`] is the clients, [`meter`] and [`histogram`] count, [`report`] says what came of it; [`table`], [`charts`] and
-//! [`page`] show that. [`figures`] are the speeds of devices, links and stores.
+//! [`html`] show that. [`figures`] are the speeds of devices, links and stores.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub mod charts;
 mod crowd;
 pub mod figures;
 mod histogram;
+pub mod html;
 mod meter;
-pub mod page;
 pub mod report;
 pub mod table;
 

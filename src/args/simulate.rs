@@ -21,7 +21,7 @@ pub struct SimulateArgs {
     #[arg(long, value_parser = seeds, conflicts_with_all = ["trace", "synthetic"])]
     pub seeds: Option<Range<u64>>,
     /// Requests of one run [default: 32; with a workload, all of it]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     pub requests: Option<u64>,
     /// What goes wrong [default: seed; with a workload, none]
     #[arg(long, value_enum)]
@@ -163,6 +163,10 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let (from, to): (u64, u64) = (from.parse().map_err(|_| wrong())?, to.parse().map_err(|_| wrong())?);
     if from < to { Ok(from..to) } else { Err("holds no seed".to_owned()) }
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "must be in 1..".to_owned())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

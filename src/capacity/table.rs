@@ -56,8 +56,13 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     if let Some(cost) = report.cost {
         writeln!(
             out,
-            "{} devices at {} an hour: {:.2} in all; {:.3} for a million tokens of answers, {:.4} for a million of any",
-            cost.devices, cost.device_hour, cost.total, cost.million_answer_tokens, cost.million_tokens
+            "{} {} at {} an hour: {:.2} in all; {:.3} for a million tokens of answers, {:.4} for a million of any",
+            cost.devices,
+            if cost.devices == 1 { "device" } else { "devices" },
+            cost.device_hour,
+            cost.total,
+            cost.million_answer_tokens,
+            cost.million_tokens
         )?;
     }
     report.wrong.iter().try_for_each(|wrong| writeln!(out, "WRONG: {wrong}"))

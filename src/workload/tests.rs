@@ -93,7 +93,7 @@ const AGENTS: &str = r#"{"id":"a","block_size":64,"hash_id_scope":"local","reque
 {"id":"b","block_size":64,"requests":[{"t":0.0,"in":64,"out":2,"hash_ids":[1]}]}"#;
 
 #[test]
-fn agents_ask_again_and_their_helpers_beside_them() {
+fn agents_ask_again_and_what_they_send_out_asks_beside_them() {
     let talks: Vec<Talk> = read(AGENTS).expect("a trace").map(|talk| talk.expect("a line")).collect();
     let row =
         |talk: &Talk| (talk.at.as_secs(), talk.rounds.iter().map(|round| round.after.as_millis()).collect());

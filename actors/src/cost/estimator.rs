@@ -55,7 +55,8 @@ impl Estimator {
 
     /// What a step takes, by all that was measured.
     pub fn coefficients(&self) -> Coefficients {
-        if self.pace == 1.0 { self.fitted } else { self.fitted.scaled(self.pace) }
+        let scaled = if self.pace == 1.0 { self.fitted } else { self.fitted.scaled(self.pace) };
+        if scaled.is_sound() { scaled } else { self.fitted }
     }
 
     /// Steps measured so far.
@@ -113,7 +114,10 @@ impl Estimator {
             weight: 0.5_f64.powf(age(measured.number)).max(1e-3),
         };
         let samples: Vec<Sample> = self.kinds.values().flatten().map(sample).collect();
-        self.fitted = fit(&samples, &self.fitted);
+        let fitted = fit(&samples, &self.fitted);
+        if fitted.is_sound() {
+            self.fitted = fitted;
+        }
     }
 
     /// How much slower recent steps were than the fit says, if that is more than noise.

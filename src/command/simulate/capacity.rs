@@ -14,7 +14,7 @@ use millstream_topology::{KvFormat as Stored, Plan, Settings};
 
 use crate::args::{DrawnArgs, FaultMix, FormatArg, ShownArgs, SimulateArgs, SyntheticArg};
 use crate::capacity::figures::{Device, Figures};
-use crate::capacity::{Options, REQUESTS_MAX, Report, Setting, charts, page, run, table, with_blocks};
+use crate::capacity::{Options, REQUESTS_MAX, Report, Setting, charts, html, run, table, with_blocks};
 use crate::clock;
 use crate::command::Done;
 use crate::command::files::{say, tell};
@@ -158,7 +158,7 @@ fn show(report: &Report, shown: &ShownArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(file) = &shown.html {
-        write(file, &page::html(report))?;
+        write(file, &html::html(report))?;
     }
     Ok(())
 }
