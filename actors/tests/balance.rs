@@ -91,7 +91,9 @@ fn keys_and_values_lie_evenly_whoever_sends() {
             "seed {SEED}, {routers} routers, {when:?}: {:.0} running, fullest over average {usual:.3}, p99 {most:.3}",
             mean(&seen.running)
         );
-        assert!(usual <= 1.10, "{routers} routers, {when:?}: {usual:.3}");
+        // Of what fifteen others have just sent, each only knows what is likely.
+        let most = if routers == 1 { 1.10 } else { 1.15 };
+        assert!(usual <= most, "{routers} routers, {when:?}: {usual:.3}");
     }
 }
 

@@ -74,8 +74,9 @@ fn offer(every: Duration, count: u64) -> Seen {
 
 #[test]
 fn who_runs_keeps_the_pace_when_five_times_as_much_comes() {
-    // Eight at once, and a step for 16 tokens of prompts: about 1.3 ms; a request takes 47 of them.
-    let usual = Duration::from_millis(12);
+    // Eight at once, and a step for 16 tokens of prompts: about 1.2 ms; a request takes 47 of them. So nearly as many come
+    // as can be served.
+    let usual = Duration::from_millis(8);
     let (calm, crowded) = (offer(usual, 150), offer(usual / 5, 750));
     let (before, after) = (calm.paces(), crowded.paces());
     let (slow, slower) = (before[before.len() / 2], after[after.len() / 2]);
@@ -87,7 +88,7 @@ fn who_runs_keeps_the_pace_when_five_times_as_much_comes() {
     );
     assert!(calm.retry.is_empty(), "{} refused", calm.retry.len());
     assert!(crowded.retry.len() > 400, "only {} refused", crowded.retry.len());
-    assert!(slower <= 2.0 * slow, "{slower:.2} and {slow:.2} ms a token");
+    assert!(slower <= 1.5 * slow, "{slower:.2} and {slow:.2} ms a token");
     let told = |wait: &Duration| (1..=60).contains(&wait.as_secs()) && *wait <= Duration::from_secs(60);
     assert!(crowded.retry.iter().all(told), "{:?}", crowded.retry);
 }

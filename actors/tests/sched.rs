@@ -173,7 +173,9 @@ fn a_request_that_never_fits_is_refused_at_once() {
 
 /// Many who come at once.
 fn crowd(chunk_tokens: usize, blocks: usize) -> World {
-    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max: 16, ..bounds(true, 16, blocks) };
+    let (waiting_max, waiting_tokens_max) = (16, 50_000);
+    let bounds = bounds(true, 16, blocks);
+    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max, waiting_tokens_max, ..bounds };
     let mut world = World::new(bounds);
     for id in 1..=16 {
         world.add(request(id, &prompt(id, 2000, 2010), 1));

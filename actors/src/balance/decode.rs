@@ -215,12 +215,12 @@ mod tests {
         decodes.remove(2, Held::one(100));
         assert_eq!(decodes.pick(Held::one(100)), Some(2));
         decodes.add(2, Held::one(900));
-        assert_eq!(decodes.pick(Held::one(100)), Some(0), "keys and values count beside requests");
+        assert_eq!(decodes.pick(Held::one(100)), Some(1), "keys and values count beside requests");
         decodes.report(
-            0,
-            Report { all: Held { requests: 9, tokens: 900 }, yours: Held { requests: 2, tokens: 200 } },
+            1,
+            Report { all: Held { requests: 18, tokens: 1_800 }, yours: Held { requests: 4, tokens: 400 } },
         );
-        assert_eq!(decodes.pick(Held::one(100)), Some(1), "and so does what others have sent");
+        assert_eq!(decodes.pick(Held::one(100)), Some(0), "and so does what others have sent");
         assert_eq!(Decodes::new([], (0, 1)).pick(Held::one(1)), None);
     }
 

@@ -13,7 +13,9 @@ use crate::{cached, prompt};
 const BLOCK: u32 = 4;
 
 fn stateful(chunk_tokens: usize, blocks: usize, replay: u32, keep: Option<u32>) -> Bounds {
-    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max: 16, ..bounds(true, BLOCK, blocks) };
+    let (waiting_max, waiting_tokens_max) = (16, 10_000);
+    let bounds = bounds(true, BLOCK, blocks);
+    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max, waiting_tokens_max, ..bounds };
     with_state(Bounds { end_tokens: [].into(), ..bounds }, 16, replay, keep)
 }
 
