@@ -43,6 +43,8 @@ pub struct Choosing {
     pub work: WorkFacts,
     /// Tokens of a chunk.
     pub chunk_tokens: u32,
+    /// Tokens of a block, which is what a hash of a prompt stands for.
+    pub block_size: u32,
 }
 
 /// Where the router speaks to, beside the groups.
@@ -89,6 +91,8 @@ pub struct Router {
     to_decode: Decodes,
     /// Of the prompts that prefill groups computed.
     beginnings: Beginnings,
+    /// Tokens that a hash of theirs stands for.
+    block_size: u32,
     /// Requests that have no groups yet.
     looks: Looks,
     lanes: RouterLanes,
@@ -110,13 +114,14 @@ impl Router {
         encoders: Vec<EncodeDoor>,
         (lanes, choosing): (RouterLanes, Choosing),
     ) -> Self {
-        let Choosing { rule, work, chunk_tokens } = choosing;
+        let Choosing { rule, work, chunk_tokens, block_size } = choosing;
         Self {
             to_prefill: Prefills::new(rule, prefills.len(), (work, chunk_tokens)),
             to_decode: Decodes::new(decodes.iter().map(|door| door.capacity), (0, 1)),
             prefills: prefills.into_iter().map(Door::from).collect(),
             decodes: decodes.into_iter().map(Door::from).collect(),
             beginnings: Beginnings::default(),
+            block_size,
             looks: Looks::new(encoders),
             lanes,
             routes: BTreeMap::new(),
@@ -187,11 +192,10 @@ impl Router {
 
     /// What is known of a prompt.
     fn prompt(&self, request: &Request) -> Prompt {
-        let tokens = request.prompt.len();
-        let known = self.beginnings.find(&request.hashes);
-        let (by, blocks) = known.unzip();
-        let known = tokens * blocks.unwrap_or(0) / request.hashes.len().max(1);
-        Prompt { tokens: tokens as u32, known: known as u32, by }
+        let tokens = request.prompt.len() as u32;
+        let (by, blocks) = self.beginnings.find(&request.hashes).unzip();
+        let known = blocks.unwrap_or(0) as u32 * self.block_size;
+        Prompt { tokens, known: known.min(tokens), by }
     }
 
     fn remember(&mut self, request: &Request, prefill: Option<(usize, Sent)>, decode: usize) {

@@ -254,11 +254,11 @@ impl WorkFacts {
         if replays && exact {
             for (index, &kind) in self.layers.iter().enumerate() {
                 let from = (row.valid_from + index as u32 * self.narrows).min(row.written - self.narrows);
-                self.layer(&self.kinds[kind].0, 1.0, from, row, &mut work);
+                self.layer((&self.kinds[kind].0, 1.0), from, row, &mut work);
             }
         } else {
             for (kind, count) in &self.kinds {
-                self.layer(kind, *count as f64, 0, row, &mut work);
+                self.layer((kind, *count as f64), 0, row, &mut work);
             }
         }
         work.longest = work.kv;
@@ -272,7 +272,7 @@ impl WorkFacts {
     }
 
     /// Adds what `count` layers of a kind ask, which begin at `from` or later.
-    fn layer(&self, kind: &LayerWork, count: f64, from: u32, row: &RowShape, work: &mut Work) {
+    fn layer(&self, (kind, count): (&LayerWork, f64), from: u32, row: &RowShape, work: &mut Work) {
         let end = row.start + row.tokens;
         let decoder = row.decoder_from.unwrap_or(0);
         let all = if kind.side == Side::Behind { from.max(decoder) } else { from };
@@ -296,22 +296,17 @@ impl WorkFacts {
         };
         work.pairs += count * kind.pair * seen(kind.window, span);
         let near = kind.window.map_or(f64::from(end), |window| spread(window, span));
-        let entries = kind.entries.map_or(0.0, |of| self.entries(&of, kind, (late, end), count, work));
+        let entries = kind.entries.map_or(0.0, |of| self.entries(&of, (kind, count), (late, end), work));
         let near_bytes = if self.narrows > 0 { self.kv_bytes.1 } else { self.kv_bytes.0 };
         work.kv += count * kind.numbers * (near * near_bytes + entries * self.kv_bytes.0);
     }
 
     /// Adds what looking at entries asks; gives how many are read.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the entries, their layer, the tokens, and where it is added"
-    )]
     fn entries(
         &self,
         of: &EntryWork,
-        kind: &LayerWork,
+        (kind, count): (&LayerWork, f64),
         (from, end): (u32, u32),
-        count: f64,
         work: &mut Work,
     ) -> f64 {
         let all = f64::from(end / of.ratio);

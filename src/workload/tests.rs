@@ -11,8 +11,10 @@ fn read(text: &'static str) -> Result<Trace, TraceError> {
     Trace::read(Lines::new("t", Cursor::new(text)), TraceOptions::default())
 }
 
-/// Seconds, tokens of prompt and answer, and block numbers of each round.
-fn all(text: &'static str) -> (Format, Option<u32>, Vec<(f64, u32, u32, Vec<u64>)>) {
+/// Seconds, tokens of prompt and answer, and block numbers of a round.
+type Row = (f64, u32, u32, Vec<u64>);
+
+fn all(text: &'static str) -> (Format, Option<u32>, Vec<Row>) {
     let trace = read(text).expect("a trace");
     let (format, size) = (trace.format, trace.block_size);
     let mut rounds = Vec::new();

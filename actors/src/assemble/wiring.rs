@@ -283,9 +283,10 @@ impl Wiring<'_> {
             picked.map(|(ends, _)| ends.door.clone()).collect::<Vec<_>>()
         };
         let (prefills, decodes) = (doors(true), doors(false));
-        let chunk_tokens = groups.first().map_or(1, |group| group.settings.chunk_tokens);
-        let choosing =
-            Choosing { rule: rule(self.plan), work: self.resources.model.facts().work.clone(), chunk_tokens };
+        let sizes = groups.first().map(|group| (group.settings.chunk_tokens, group.settings.block_size));
+        let (chunk_tokens, block_size) = sizes.unwrap_or((1, 1));
+        let work = self.resources.model.facts().work.clone();
+        let choosing = Choosing { rule: rule(self.plan), work, chunk_tokens, block_size };
         self.graph.actor(seat, move || {
             let how = (lanes.clone(), choosing.clone());
             Router::new(prefills.clone(), decodes.clone(), encoders.clone(), how)
