@@ -2,8 +2,8 @@
 //! Nothing is computed: steps take as long as a cost model says, tokens are made up, and blocks are numbers of bytes. What is
 //! scheduled, routed, kept and evicted is what the real actors schedule, route, keep and evict.
 //!
-//! [`crowd`] is the clients, [`meter`] and [`histogram`] count, [`report`] says what came of it; [`table`], [`charts`] and
-//! [`html`] show that. [`figures`] are the speeds of devices, links and stores.
+//! `crowd` is the clients, `meter` and `histogram` count, `report` says what came of it; `table`, `charts` and
+//! `html` show that. `figures` are the speeds of devices, links and stores.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
