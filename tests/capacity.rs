@@ -10,7 +10,9 @@ use millstream::capacity::{Options, Report, Setting, html, run, table};
 use millstream::source::{self, Source};
 use millstream::workload::Talk;
 use millstream::workload::synthetic::{Arrivals, Synthetic};
+use millstream_actors::cost::Coefficients;
 use millstream_actors::rank::predicted::{Predict, RowCost};
+use millstream_kernels::work::Work;
 
 /// A small accelerator: a step takes 4 ms, a token 50 µs, a position before it 20 ns.
 struct Small;
@@ -50,10 +52,19 @@ fn talks(seed: u64) -> Synthetic {
 }
 
 fn simulate(source: &Source, seed: u64, options: Options) -> Report {
-    let resources = source.outline().expect("the built-in model");
     let actors = source.plan.actors.iter().filter(|actor| actor.group().is_some());
     let predict: BTreeMap<String, Arc<dyn Predict>> =
         actors.map(|actor| (actor.name.to_string(), Arc::new(Small) as Arc<dyn Predict>)).collect();
+    simulate_with(source, predict, seed, options)
+}
+
+fn simulate_with(
+    source: &Source,
+    predict: BTreeMap<String, Arc<dyn Predict>>,
+    seed: u64,
+    options: Options,
+) -> Report {
+    let resources = source.outline().expect("the built-in model");
     let figures = Figures { price: Some(2.0), ..Figures::default() };
     let setting = Setting { plan: &source.plan, resources: &resources, predict, figures: &figures };
     run(&setting, talks(seed).talks().map(Ok), &Options { seed, ..options }).expect("it runs")
@@ -105,6 +116,47 @@ fn steps_that_are_run_as_one_are_steps_that_are_run_alone() {
             assert_eq!(leaps.lines().count(), single.lines().count(), "{name}, seed {seed}");
         }
     }
+}
+
+/// One that says how fast it is: a token takes so long, whatever the step holds.
+struct Steady(f64);
+
+impl Predict for Steady {
+    fn step(&self, rows: &[RowCost]) -> Duration {
+        self.coefficients()
+            .time(&Work { tokens: rows.iter().map(|row| f64::from(row.tokens)).sum(), ..Work::default() })
+    }
+
+    fn coefficients(&self) -> Coefficients {
+        Coefficients {
+            step: 0.001,
+            row: 0.0,
+            token: self.0,
+            gemm_few: 0.0,
+            gemm: 0.0,
+            pairs: 0.0,
+            scores: 0.0,
+            head: 0.0,
+            weights: 0.0,
+            kv: 0.0,
+            longest: 0.0,
+        }
+    }
+}
+
+#[test]
+fn the_faster_of_two_groups_is_sent_more() {
+    let quick = "[actors.gateway]\nrequests_max = 1000\n[actors.prefill]\nmemory = \"60MiB\"\n[actors.slow]\n\
+                 role = \"prefill\"\nmemory = \"60MiB\"\n[actors.decode]\nmemory = \"60MiB\"\n";
+    let source = plan(quick, STORED);
+    let speeds = [("prefill", 0.0001), ("slow", 0.0004), ("decode", 0.0001)];
+    let predict = speeds.map(|(name, token)| (name.to_owned(), Arc::new(Steady(token)) as Arc<dyn Predict>));
+    let report = simulate_with(&source, predict.into(), 1, Options::default());
+    let tokens = |name: &str| {
+        report.actors.iter().find(|actor| actor.name == name).map_or(0, |actor| actor.prompt_tokens)
+    };
+    let (quick, slow) = (tokens("prefill"), tokens("slow"));
+    assert!(slow > 0 && quick > 2 * slow, "{quick} and {slow} tokens");
 }
 
 #[test]

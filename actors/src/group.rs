@@ -10,7 +10,8 @@ use crate::cost::Known;
 use crate::drain::Drain;
 use crate::gauges::GroupGauges;
 use crate::message::{
-    Cancel, Cause, Departure, Ended, Exported, Found, Observed, SequenceId, Step, StepDone, Token, Tokens,
+    Cancel, Cause, Departure, Ended, Exported, Found, Load, Observed, SequenceId, Step, StepDone, Token,
+    Tokens,
 };
 use crate::outbox::Tombstones;
 use crate::rank::predicted::{PredictedRank, Prediction};
@@ -18,10 +19,13 @@ use crate::request::{Logprobs, Refusal, Request};
 use crate::sched::{Amount, Bounds, Scheduler};
 use crate::sequence::Phase;
 
+mod load;
 mod store;
 mod trial;
 mod watch;
 
+pub use load::LoadLane;
+use load::Loads;
 use store::StoreDoor;
 pub use store::StoreLanes;
 use watch::Watch;
@@ -38,6 +42,8 @@ pub struct GroupLanes {
     pub tokens: HoldOut<Tokens>,
     /// To the router.
     pub ended: HoldOut<Vec<Ended>>,
+    /// To the router as well.
+    pub loads: LoadLane,
     /// The router's seat: when it dies, nobody is left who waits for a sequence here.
     pub router: String,
     /// To the prefix store, where the plan has one.
@@ -74,6 +80,8 @@ pub struct Group {
     watch: Watch,
     /// How fast who waits begins.
     drain: Drain,
+    /// What the router is told of all this.
+    loads: Loads,
 }
 
 impl Group {
@@ -82,7 +90,7 @@ impl Group {
         let watch = Watch::new(&bounds, known);
         let mut scheduler = Scheduler::new(bounds);
         scheduler.predict_with(watch.coefficients());
-        let store = lanes.store.clone().map(StoreDoor::new);
+        let (store, loads) = (lanes.store.clone().map(StoreDoor::new), Loads::new(lanes.loads.clone()));
         let predicted = match &lanes.steps {
             Steps::Rank(_) => None,
             Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone())),
@@ -99,6 +107,7 @@ impl Group {
             predicted,
             watch,
             drain: Drain::default(),
+            loads,
         };
         group.gauges.blocks_total.set(group.scheduler.pool().total());
         group.gauges.slots_total.set(group.scheduler.pool().state.total());
@@ -164,6 +173,7 @@ impl Group {
         let router = peer == self.lanes.router;
         if router {
             self.drop_all();
+            self.loads.forget();
         }
         self.lost_store(peer);
         router
@@ -243,6 +253,7 @@ impl Group {
         self.plan(ctx);
         self.drain.tell(now, amounts(self.scheduler.begun()));
         self.learn();
+        self.tell();
         self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
@@ -275,6 +286,11 @@ impl Group {
         self.gauges.step_times.add(time);
         self.gauges.step_error.set((self.watch.error() * 1e6) as usize);
         self.scheduler.predict_with(self.watch.coefficients());
+    }
+
+    fn tell(&mut self) {
+        let (coefficients, changed) = self.watch.known();
+        self.loads.tell(Load { coefficients, held: self.scheduler.held() }, changed);
     }
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
@@ -313,7 +329,8 @@ impl Group {
         match (&self.lanes.steps, &mut self.predicted) {
             (Steps::Rank(lane), _) => lane.send(step),
             (Steps::Predicted(_), Some(rank)) => {
-                let times = self.scheduler.repeats(rank.leap());
+                let news = self.loads.steps_to_news(self.scheduler.held(), step.rows.len() as u64);
+                let times = self.scheduler.repeats(rank.leap().min(news));
                 ctx.wake_at(rank.begin(step, times, ctx.now()));
             }
             (Steps::Predicted(_), None) => unreachable!("a group that predicts was made with what predicts"),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use millstream_runtime::Time;
 
+use crate::balance::Report;
+use crate::cost::Coefficients;
 use crate::kv::{BlockHash, BlockId, LeaseId, SlotId};
 use crate::request::{Finish, Keeping, Logprobs, PromptImage, Refusal, Request, RequestId, Sampling, Submit};
 use crate::sample::Tally;
@@ -26,6 +28,11 @@ impl Request {
     /// The sequence that computes this attempt.
     pub fn sequence(&self) -> SequenceId {
         SequenceId { request: self.id, attempt: self.attempt }
+    }
+
+    /// Tokens that it comes with: the prompt, and what was sent of the answer.
+    pub fn tokens(&self) -> usize {
+        self.prompt.len() + self.sent.len()
     }
 }
 
@@ -120,6 +127,10 @@ pub enum RouterMessage {
     Spans(Arc<Request>),
     /// encode, prefill, decode → router (hold)
     Ended(Vec<Ended>),
+    /// prefill → router (latest), from the prefill group of that number
+    PrefillLoad(Load, usize),
+    /// decode → router (latest), from the decode group of that number
+    DecodeLoad(Load, usize),
 }
 
 /// Forget this request, up to and including an attempt: the client has its answer, or wants none.
@@ -135,6 +146,15 @@ pub struct Ended {
     pub sequence: SequenceId,
     /// How.
     pub how: Departure,
+}
+
+/// What a group says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// What its steps take, once that is known.
+    pub coefficients: Option<Coefficients>,
+    /// What it holds.
+    pub held: Report,
 }
 
 /// How a sequence left a group.

@@ -1,5 +1,5 @@
 //! router: which group computes a request. It counts what it has sent itself, so its picture is never older than its own
-//! decisions; [`crate::balance`] chooses. A prompt with images goes to an encode actor first, and is placed when it comes
+//! decisions; groups tell it how fast they are and how far their answers have grown; [`crate::balance`] chooses. A prompt with images goes to an encode actor first, and is placed when it comes
 //! back.
 //!
 //! It also knows which requests a group's death takes along, and tells the gateway, which sends them down the road again.
@@ -335,7 +335,7 @@ impl Router {
 
 /// What a request adds to a decode group.
 fn held(request: &Request) -> Held {
-    Held::one((request.prompt.len() + request.sent.len()) as u64)
+    Held::one(request.tokens() as u64)
 }
 
 impl Actor for Router {
@@ -347,6 +347,10 @@ impl Actor for Router {
             RouterMessage::Spans(request) => self.seen(request, ctx),
             RouterMessage::Cancel(cancel) => self.cancel(cancel, ctx.now()),
             RouterMessage::Ended(ended) => ended.into_iter().for_each(|ended| self.ended(ended, ctx.now())),
+            RouterMessage::PrefillLoad(load, number) => {
+                load.coefficients.into_iter().for_each(|speed| self.to_prefill.report(number, speed));
+            }
+            RouterMessage::DecodeLoad(load, number) => self.to_decode.report(number, load.held),
         }
     }
 

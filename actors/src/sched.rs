@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use millstream_runtime::Time;
 
+use crate::balance::{Held, Report};
 use crate::kv::{BlockId, HashChain, Pool};
 use crate::message::{Chosen, Export, Found, Import, Observed, Place, SequenceId, Step, StepDone, Token};
 use crate::request::{Logprobs, Refusal, Request};
@@ -327,6 +328,15 @@ impl Scheduler {
     /// Sequences in a phase.
     pub fn count(&self, phase: Phase) -> usize {
         self.sequences.values().filter(|s| s.phase == phase).count()
+    }
+
+    /// All that was sent here and has not left, and the same by the tokens that it was sent with.
+    pub fn held(&self) -> Report {
+        let live = || self.sequences.values().filter(|s| s.phase != Phase::Doomed);
+        Report {
+            all: live().map(|s| Held::one(s.tokens.len() as u64)).sum(),
+            yours: live().map(|s| Held::one(s.request.tokens() as u64)).sum(),
+        }
     }
 
     /// Whether a step is in flight.

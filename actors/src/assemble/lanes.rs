@@ -12,10 +12,10 @@ use crate::balance::Capacity;
 use crate::decode::PrefillLane;
 use crate::encode::EncodeLanes;
 use crate::error::Error;
-use crate::group::{GroupLanes, Steps, StoreLanes};
+use crate::group::{GroupLanes, LoadLane, Steps, StoreLanes};
 use crate::message::{
     Admit, Blocks, CacheAnswer, CacheMessage, Cancel, DecodeMessage, DetokenizerMessage, EncodeMessage,
-    Failure, GatewayMessage, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
+    Failure, GatewayMessage, Load, PrefillMessage, RouterMessage, Step, StepDone, Text, Tokenize,
 };
 use crate::prefill::DecodeLanes;
 use crate::rank::predicted::Prediction;
@@ -273,14 +273,29 @@ where
         }
         ((None, group), driver) => (Steps::Predicted(prediction(driver, group, number)?), None),
     };
+    let (loads, told) = (room(&format!("{role}.loads"), "router.loads"), told(seats, name, role));
     let lanes = GroupLanes {
         steps,
         tokens: g.hold(&format!("{name}.tokens"), seat, &seats.detokenizer, tokens, to_text),
         ended: g.hold(&format!("{name}.ended"), seat, &seats.router, ended, RouterMessage::Ended),
+        loads: LoadLane {
+            out: g.latest(&format!("{name}.loads"), seat, &seats.router, loads, told),
+            capacity: holds,
+        },
         router: router.to_owned(),
         store,
     };
     Ok(GroupEnds { door, lanes, answers, done })
+}
+
+/// How the router takes what a group says of itself: with its number among those of its role.
+fn told(seats: &Seats, name: &str, role: &str) -> impl Fn(Load) -> RouterMessage + Send + Sync + use<> {
+    let (message, number): (fn(Load, usize) -> RouterMessage, _) = match role {
+        "prefill" => (RouterMessage::PrefillLoad, seats.prefills().position(|seat| seat.name() == name)),
+        _ => (RouterMessage::DecodeLoad, seats.decodes().position(|seat| seat.name() == name)),
+    };
+    let number = number.unwrap_or_default();
+    move |load| message(load, number)
 }
 
 /// What stands for the rank of a group.

@@ -79,6 +79,13 @@ pub struct Report {
     pub yours: Held,
 }
 
+impl Report {
+    /// What the router that it is meant for does not know without being told.
+    pub fn others(self) -> Held {
+        self.all.without(self.yours)
+    }
+}
+
 struct Group {
     capacity: Capacity,
     /// Written by this router's own sends and departures.
@@ -160,7 +167,7 @@ impl Decodes {
     /// What a group says of itself.
     pub fn report(&mut self, number: usize, report: Report) {
         let group = &mut self.groups[number];
-        (group.others, group.expected) = (report.all.without(report.yours), 0.0);
+        (group.others, group.expected) = (report.others(), 0.0);
     }
 
     /// How one request of each router is shared out, so that groups are as even as can be afterwards; sums up to 1.

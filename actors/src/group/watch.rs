@@ -21,6 +21,8 @@ pub(super) struct Watch {
     estimator: Estimator,
     known: Arc<Known>,
     trials: Option<Trials>,
+    /// How often what was learnt was told.
+    told: u64,
     /// What the step in flight asks.
     sent: Work,
     /// What the last step asked and took, until that is made use of.
@@ -36,7 +38,8 @@ impl Watch {
         let trials =
             trials.map(|(timing, positions)| Trials::new(bounds, Arc::clone(&timing.work), positions));
         let work = timing.map(|timing| Arc::clone(&timing.work));
-        Self { work, estimator: Estimator::new(prior), known, trials, sent: Work::default(), done: None }
+        let estimator = Estimator::new(prior);
+        Self { work, estimator, known, trials, told: 0, sent: Work::default(), done: None }
     }
 
     /// Enough was measured for predictions to be relied on.
@@ -63,7 +66,7 @@ impl Watch {
         let step = self.trials.as_mut()?.next(now, &self.estimator.coefficients());
         if step.is_none() {
             self.trials = None;
-            self.known.set(self.estimator.coefficients());
+            self.tell();
         }
         step
     }
@@ -96,9 +99,19 @@ impl Watch {
         let (work, time) = self.done.take()?;
         self.estimator.observe(&work, time);
         if self.estimator.seen().is_multiple_of(TELL) {
-            self.known.set(self.estimator.coefficients());
+            self.tell();
         }
         Some(time)
+    }
+
+    fn tell(&mut self) {
+        self.known.set(self.estimator.coefficients());
+        self.told += 1;
+    }
+
+    /// What is known beyond this life of the group, and how often that has changed in it.
+    pub fn known(&self) -> (Option<Coefficients>, u64) {
+        (self.known.get(), self.told)
     }
 }
 

@@ -73,8 +73,24 @@ impl Scheduler {
         budget
     }
 
-    /// Tokens of a sequence with several pending that the step has room for.
+    /// Tokens of a sequence with several pending that the step has room for. An image is not cut where the chunk can end
+    /// before it; one that is longer than a chunk is.
     pub(super) fn share(&self, sequence: &Sequence, budget: &Budget) -> usize {
+        let size = self.bounds.block_size as usize;
+        let least = if budget.advanced { 1 } else { size - sequence.computed % size };
+        let count = self.largest(sequence, budget);
+        let end = sequence.computed + count;
+        let cut = sequence
+            .request
+            .images
+            .iter()
+            .find(|image| (image.first as usize + 1..image.end()).contains(&end));
+        let before = cut.map_or(0, |image| (image.first as usize).saturating_sub(sequence.computed));
+        if before >= least { before } else { count }
+    }
+
+    /// The same without a look at images.
+    fn largest(&self, sequence: &Sequence, budget: &Budget) -> usize {
         let most = sequence.pending().min(budget.tokens);
         let (Some(seconds), Some(timing)) = (budget.seconds, &self.bounds.timing) else { return most };
         let fits = |count: usize| {

@@ -224,7 +224,7 @@ impl Scheduler {
             let from = sequence.computed.max(spared(sequence) * size).min(sequence.tokens.len() - 1);
             self.prompt_seconds(from, sequence.tokens.len())
         });
-        let tokens = request.prompt.len() + request.sent.len();
+        let tokens = request.tokens();
         let known = |hash: &BlockHash| self.bounds.store.is_some() || self.pool().find(hash).is_some();
         let own = request.hashes.partition_point(known) * size;
         let seconds = before.sum::<Option<f64>>()? + self.prompt_seconds(own.min(tokens - 1), tokens)?;

@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millstream_actors::cost::Coefficients;
+use millstream_actors::picture::{Detail, Picture, PictureBounds};
+use millstream_actors::request::{PromptImage, Request};
 use millstream_actors::sched::{Bounds, Timing};
+use millstream_kernels::ImagePlan;
 use millstream_kernels::work::WorkFacts;
 use proptest::prelude::*;
 
@@ -79,4 +82,29 @@ fn the_oldest_prompt_always_gets_on() {
         steps += 1;
     }
     assert!(steps <= 8 + 10 + 2, "{steps} steps");
+}
+
+/// The smallest image there is: 8 by 8 pixels.
+fn picture() -> Arc<Picture> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image::RgbImage::new(8, 8).write_to(&mut bytes, image::ImageFormat::Png).expect("it is written");
+    let bounds = PictureBounds { bytes: 1 << 20, pixels: 1 << 20 };
+    Arc::new(Picture::read("here", bytes.into_inner(), Detail::High, bounds).expect("it is an image"))
+}
+
+/// Each chunk of 10 tokens would end within an image; the second image is longer than a chunk.
+#[test]
+fn an_image_is_cut_only_where_it_is_longer_than_a_chunk() {
+    let image = |first: u32, tokens: usize| PromptImage {
+        first,
+        plan: ImagePlan { width: 8, height: 8, tokens, grid: (1, tokens as u32) },
+        picture: picture(),
+        embeddings: None,
+    };
+    let mut world = World::new(Bounds { chunk_tokens: 10, ..bounds(true, 4, 200) });
+    let plain = request(1, &prompt(1, 0, 40), 2);
+    let images = Arc::from([image(7, 8), image(17, 14)]);
+    world.add(Arc::new(Request { images, ..(*plain).clone() }));
+    let chunks: Vec<usize> = (0..5).map(|_| rows(&mut world)[0]).collect();
+    assert_eq!(chunks, [7, 10, 10, 10, 3]);
 }

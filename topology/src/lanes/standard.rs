@@ -86,6 +86,8 @@ pub(super) static STANDARD: &[Standard] = standard! {
     Decode.tokens -> Detokenizer.tokens Hold Fixed(64) Always
     Prefill.ended -> Router.ended Hold Fixed(256) Split
     Decode.ended -> Router.ended Hold Fixed(256) Always
+    Prefill.loads -> Router.loads Latest Fixed(1) Split
+    Decode.loads -> Router.loads Latest Fixed(1) Always
     Detokenizer.text -> Gateway.text Hold Fixed(256) Always
     Prefill.fetch -> Cache.fetch Offer Fixed(256) Split
     Cache.fetched -> Prefill.fetched Reply Fixed(256) Split
