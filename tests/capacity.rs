@@ -28,6 +28,8 @@ const JOINED: &str = "[actors.gateway]\nrequests_max = 1000\n[actors.prefill]\n[
                       sequences_max = 4\nmemory = \"40MiB\"\n";
 const SPLIT: &str = "[actors.gateway]\nrequests_max = 1000\n[actors.prefill]\ngroups = 2\nmemory = \"60MiB\"\n\
                      [actors.decode]\ngroups = 2\nsequences_max = 6\nmemory = \"40MiB\"\n";
+const JOINED_TWICE: &str = "[actors.gateway]\nrequests_max = 1000\n[actors.prefill]\n[actors.decode]\njoined = true\n\
+                      groups = 2\nsequences_max = 3\nmemory = \"30MiB\"\n";
 const STORED: &str = "[cache]\ntiers = [{ host = \"6MiB\" }, { disk = \"unused\", size = \"1GiB\" }]\n";
 
 fn plan(actors: &str, more: &str) -> Source {
@@ -104,9 +106,12 @@ fn alike((a, b): (&str, &str)) -> bool {
 
 #[test]
 fn steps_that_are_run_as_one_are_steps_that_are_run_alone() {
-    for (name, source) in
-        [("joined", plan(JOINED, "")), ("split", plan(SPLIT, "")), ("stored", plan(JOINED, STORED))]
-    {
+    for (name, source) in [
+        ("joined", plan(JOINED, "")),
+        ("two groups", plan(JOINED_TWICE, "")),
+        ("split", plan(SPLIT, "")),
+        ("stored", plan(JOINED, STORED)),
+    ] {
         for seed in 0..6 {
             let leaps = simulate(&source, seed, Options::default());
             let single = simulate(&source, seed, Options { leaps: false, ..Options::default() });
@@ -161,7 +166,8 @@ fn the_faster_of_two_groups_is_sent_more() {
 
 #[test]
 fn everybody_is_answered_and_nothing_is_owned() {
-    for (name, source) in [("joined", plan(JOINED, STORED)), ("split", plan(SPLIT, STORED))] {
+    for (name, actors) in [("joined", JOINED), ("two groups", JOINED_TWICE), ("split", SPLIT)] {
+        let source = plan(actors, STORED);
         for seed in 10..14 {
             for faults in [false, true] {
                 let report = simulate(&source, seed, Options { faults, ..Options::default() });

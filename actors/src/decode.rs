@@ -11,7 +11,7 @@ use millstream_runtime::{Actor, Ctx, Event, OfferOut, Time};
 
 use crate::group::Group;
 use crate::kv::LeaseId;
-use crate::message::{Blocks, Cause, DecodeMessage, Departure, Handover, LeaseMessage, SequenceId};
+use crate::message::{Blocks, Cause, DecodeMessage, Departure, Handover, LeaseMessage, SequenceId, StepDone};
 use crate::outbox::{Outbox, RETRY};
 use crate::sched::Adopted;
 
@@ -107,7 +107,15 @@ impl Decode {
     /// Steps of a simulation that are over by now.
     fn over(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(done) = self.group.over(ctx.now()) {
-            self.group.done(done, ctx);
+            self.done(done, ctx);
+        }
+    }
+
+    /// A step is done. The router is told of prompts that are computed, which are those that were not handed over.
+    fn done(&mut self, done: StepDone, ctx: &mut Ctx<'_>) {
+        let (news, _) = self.group.done(done, ctx);
+        for new in news.iter().filter(|new| new.first && !new.last) {
+            self.group.leave(new.sequence, Departure::HandedOver);
         }
     }
 
@@ -145,9 +153,7 @@ impl Actor for Decode {
             DecodeMessage::Handover(handover) => self.handover(handover, ctx),
             DecodeMessage::Blocks(blocks) => self.blocks(blocks, ctx),
             DecodeMessage::Cache(answer) => self.group.answered(answer, ctx),
-            DecodeMessage::Done(done) => {
-                self.group.done(done, ctx);
-            }
+            DecodeMessage::Done(done) => self.done(done, ctx),
         }
     }
 

@@ -353,12 +353,15 @@ fn amounts(amount: Amount) -> [u64; 2] {
 pub struct NewToken {
     /// Whose.
     pub sequence: SequenceId,
+    /// No token of this attempt came before it.
+    pub first: bool,
     /// The answer is complete.
     pub last: bool,
 }
 
 impl From<&Token> for NewToken {
     fn from(token: &Token) -> Self {
-        Self { sequence: token.request.sequence(), last: token.finish.is_some() }
+        let first = token.position as usize == token.request.sent.len();
+        Self { sequence: token.request.sequence(), first, last: token.finish.is_some() }
     }
 }

@@ -162,7 +162,7 @@ pub struct Load {
 pub enum Departure {
     /// Its last token is on the way.
     Finished,
-    /// Decode has its blocks.
+    /// Its prompt is computed, and decode has its blocks; in a joined group it had them before.
     HandedOver,
     /// Cancelled or expired; nobody waits for it.
     Dropped,

@@ -73,7 +73,7 @@ impl From<GroupDoor> for Door {
 struct Route {
     attempt: u32,
     family: Option<RequestId>,
-    /// `None` once the prompt has left it, and in joined groups.
+    /// What computes the prompt, until that is done; in joined groups the same.
     prefill: Option<(usize, Sent)>,
     decode: usize,
     held: Held,
@@ -81,6 +81,8 @@ struct Route {
     /// Its last token has left the group. The route stays until the gateway has that token: it may still be lost with
     /// the group on its way.
     computed: bool,
+    /// The prefill group that sends that token, where the answer ended with its first.
+    last: Option<usize>,
 }
 
 /// See the module.
@@ -115,8 +117,9 @@ impl Router {
         (lanes, choosing): (RouterLanes, Choosing),
     ) -> Self {
         let Choosing { rule, work, chunk_tokens, block_size } = choosing;
+        let computing = if prefills.is_empty() { decodes.len() } else { prefills.len() };
         Self {
-            to_prefill: Prefills::new(rule, prefills.len(), (work, chunk_tokens)),
+            to_prefill: Prefills::new(rule, computing, (work, chunk_tokens)),
             to_decode: Decodes::new(decodes.iter().map(|door| door.capacity), (0, 1)),
             prefills: prefills.into_iter().map(Door::from).collect(),
             decodes: decodes.into_iter().map(Door::from).collect(),
@@ -166,7 +169,8 @@ impl Router {
         self.drain.tell(ctx.now(), [self.left.requests, self.left.tokens]);
         let (prefill, decode) = self.groups_for(&request);
         let Some(decode) = decode else { return self.refuse(sequence, ctx.now()) };
-        let door = prefill.map_or(&self.decodes[decode].admit, |(number, _)| &self.prefills[number].admit);
+        let door = prefill.and_then(|(number, _)| self.prefills.get(number)).unwrap_or(&self.decodes[decode]);
+        let door = &door.admit;
         let admit = Admit { request: Arc::clone(&request), decode };
         if door.as_ref().is_none_or(|door| door.offer(admit).is_err()) {
             return self.refuse(sequence, ctx.now());
@@ -185,9 +189,20 @@ impl Router {
         let mut family = self.routes.values().filter(related);
         let decode = family.clone().map(|route| route.decode).next();
         let prefill = family.find_map(|route| route.prefill).map(|(number, _)| number);
+        if self.is_joined() {
+            let at = decode.map(|number| (number, self.to_prefill.sent(number, prompt)));
+            let busy = |number| self.to_decode.taken(number, held(request));
+            let at = at.or_else(|| self.to_prefill.pick_beside(prompt, busy));
+            return (at, at.map(|(number, _)| number));
+        }
         let prefill = prefill.map(|number| (number, self.to_prefill.sent(number, prompt)));
         let prefill = prefill.or_else(|| self.to_prefill.pick(prompt));
         (prefill, decode.or_else(|| self.to_decode.pick(held(request))))
+    }
+
+    /// Decode groups compute prompts too.
+    fn is_joined(&self) -> bool {
+        self.prefills.is_empty()
     }
 
     /// What is known of a prompt.
@@ -206,7 +221,7 @@ impl Router {
         self.to_decode.add(decode, held);
         let (attempt, deadline) = (request.attempt, request.deadline);
         let family = request.family;
-        let route = Route { attempt, family, prefill, decode, held, deadline, computed: false };
+        let route = Route { attempt, family, prefill, decode, held, deadline, computed: false, last: None };
         self.routes.insert(request.id, route);
         self.deadlines.insert((request.deadline, request.id));
     }
@@ -264,10 +279,12 @@ impl Router {
     }
 
     fn computed(&mut self, request: RequestId, now: Time) {
+        let prefill = self.routes.get(&request).and_then(|route| route.prefill);
         self.left_prefill(request);
         if let Some(route) = self.routes.get_mut(&request)
             && !std::mem::replace(&mut route.computed, true)
         {
+            route.last = prefill.map(|(number, _)| number);
             self.to_decode.remove(route.decode, route.held);
             self.left += route.held;
             self.drain.tell(now, [self.left.requests, self.left.tokens]);
@@ -319,8 +336,8 @@ impl Router {
         if route.computed {
             return; // its groups have let go of it
         }
-        if let Some((number, _)) = route.prefill {
-            self.prefills[number].cancel.send(cancel);
+        if let Some(prefill) = route.prefill.and_then(|(number, _)| self.prefills.get_mut(number)) {
+            prefill.cancel.send(cancel);
         }
         self.decodes[route.decode].cancel.send(cancel);
     }
@@ -350,7 +367,11 @@ impl Actor for Router {
             RouterMessage::PrefillLoad(load, number) => {
                 load.coefficients.into_iter().for_each(|speed| self.to_prefill.report(number, speed));
             }
-            RouterMessage::DecodeLoad(load, number) => self.to_decode.report(number, load.held),
+            RouterMessage::DecodeLoad(load, number) => {
+                self.to_decode.report(number, load.held);
+                let speed = load.coefficients.filter(|_| self.is_joined());
+                speed.into_iter().for_each(|speed| self.to_prefill.report(number, speed));
+            }
         }
     }
 
@@ -384,7 +405,8 @@ impl Actor for Router {
         }
         if let Some(number) = self.prefills.iter().position(|group| group.seat == peer) {
             self.prefills[number].cancel.clear();
-            self.lose(|route| route.prefill.is_some_and(|(at, _)| at == number));
+            let there = |route: &Route| [route.prefill.map(|(at, _)| at), route.last].contains(&Some(number));
+            self.lose(there);
         }
         if let Some(number) = self.decodes.iter().position(|group| group.seat == peer) {
             self.decodes[number].cancel.clear();

@@ -30,6 +30,7 @@ fn plans(small: &str) -> Vec<Plan> {
     let small = format!("memory = \"{small}\"");
     vec![
         plan("chunk_tokens = 16", "joined = true"),
+        plan("chunk_tokens = 24", "groups = 2\njoined = true"),
         plan("chunk_tokens = 32\nlease = \"200ms\"", "joined = false"),
         plan(&format!("{small}\nchunk_tokens = 7"), &format!("joined = false\n{small}")),
         plan("groups = 2\nchunk_tokens = 64", "groups = 2\njoined = false"),

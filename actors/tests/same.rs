@@ -65,6 +65,7 @@ fn plans(small: &str) -> Vec<(&'static str, Plan)> {
         ("joined, chunk 64", plan("chunk_tokens = 64", "joined = true")),
         ("joined, whole", plan("chunk_tokens = 4096", "joined = true")),
         ("joined, by time", plan("step_time = \"2ms\"", "joined = true")),
+        ("joined, two groups", plan("", "joined = true\ngroups = 2")),
         ("split, by time", plan("step_time = \"1ms\"", "joined = false")),
         ("split, chunk 1", plan("chunk_tokens = 1", "joined = false")),
         ("split, chunk 7", plan("chunk_tokens = 7", "joined = false")),

@@ -20,7 +20,7 @@ const CPU_RANKS_MAX: u64 = 64;
 pub(crate) fn rules(spec: &Spec, draft: &Draft, findings: &mut Findings) {
     roles_are_there(spec, draft, findings);
     ranks_have_devices(draft, findings);
-    decode_joins_one_group(draft, findings);
+    decode_joins_prefill(draft, findings);
     blocks_have_one_size(draft, findings);
     listeners_differ(draft, findings);
     servers_are_names(draft, findings);
@@ -136,14 +136,17 @@ fn servers_are_names(draft: &Draft, findings: &mut Findings) {
     }
 }
 
-/// Joined means one prefill and one decode of one group each, at the same place.
-fn decode_joins_one_group(draft: &Draft, findings: &mut Findings) {
+/// Joined means one prefill and one decode at the same place, of as many groups each: they are the same ones.
+fn decode_joins_prefill(draft: &Draft, findings: &mut Findings) {
     for decode in draft.of(Role::Decode).filter(|decode| decode.section.flag("joined") == Some(true)) {
         let mut refuse = |span, message: String| findings.add(&span, message, "write joined = false");
-        for actor in draft.of(Role::Prefill).chain([decode]).filter(|actor| actor.groups > 1) {
-            let message =
-                format!("joined decode has one group, and {} asks for {}", actor.name, actor.groups);
-            refuse(actor.section.span_of("groups"), message);
+        for prefill in draft.of(Role::Prefill).filter(|prefill| prefill.groups != decode.groups) {
+            let (own, asked) = (decode.groups, prefill.groups);
+            let message = format!(
+                "joined decode computes prompts in its own groups: there are {own}, and {} asks for {asked}",
+                prefill.name
+            );
+            refuse(prefill.section.span_of("groups"), message);
         }
         let span = decode.section.span_of("joined");
         if draft.of(Role::Decode).count() > 1 || draft.of(Role::Prefill).count() > 1 {

@@ -119,10 +119,8 @@ fn build(spec: &Spec, facts: &HostFacts, findings: &mut Findings) -> Plan {
     beside_the_gateway(&mut draft);
     draft.actors.sort_by(|a, b| (&a.role, &a.name).cmp(&(&b.role, &b.name)));
     draft.joined = joined(&draft);
-    for actor in
-        draft.actors.iter_mut().filter(|actor| has_blocks(&actor.role) && !actor.section.has("groups"))
-    {
-        actor.groups = if draft.joined { 1 } else { actor.groups };
+    if draft.joined {
+        share_groups(&mut draft.actors);
     }
     crate::check::rules(spec, &draft, findings);
     let mut later = spec.later.clone();
@@ -212,6 +210,18 @@ fn beside_the_gateway(draft: &mut Draft) {
     let beside = draft.of(Role::Gateway).find_map(|gateway| gateway.hosts.first().cloned()).or(first);
     for actor in draft.actors.iter_mut().filter(|actor| actor.at.is_empty() && actor.hosts.is_empty()) {
         actor.hosts.extend(beside.clone());
+    }
+}
+
+/// The groups of a joined decode are those of prefill too: as many as either of them says, or one.
+fn share_groups(actors: &mut [DraftActor]) {
+    let says = |role: Role| {
+        let mut of = actors.iter().filter(move |actor| actor.role == role && actor.section.has("groups"));
+        of.next().map(|actor| actor.groups)
+    };
+    let groups = says(Role::Decode).or_else(|| says(Role::Prefill)).unwrap_or(1);
+    for actor in actors.iter_mut().filter(|actor| has_blocks(&actor.role) && !actor.section.has("groups")) {
+        actor.groups = groups;
     }
 }
 

@@ -145,6 +145,14 @@ impl Decodes {
         drawn.or_else(|| shares.iter().rposition(|&share| share > 0.0))
     }
 
+    /// The share of a group that is taken, of requests and of keys and values together; infinite where one more has no room.
+    pub fn taken(&self, number: usize, one: Held) -> f64 {
+        let group = &self.groups[number];
+        let all = group.own + group.others + one;
+        let fits = all.requests <= group.capacity.requests && all.tokens <= group.capacity.tokens;
+        if fits { group.load() } else { f64::INFINITY }
+    }
+
     /// It was sent to this group, by this router.
     pub fn add(&mut self, number: usize, one: Held) {
         if self.routers > 1 {

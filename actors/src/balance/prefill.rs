@@ -89,6 +89,12 @@ impl Prefills {
 
     /// The group for a prompt and what it will add there; none where there are no groups.
     pub fn pick(&mut self, prompt: Prompt) -> Option<(usize, Sent)> {
+        self.pick_beside(prompt, |_| 0.0)
+    }
+
+    /// The same where groups are busy with answers too: that share of theirs (of 1) makes prompts take as much longer, and
+    /// a group that is full, all the time there is.
+    pub fn pick_beside(&mut self, prompt: Prompt, busy: impl Fn(usize) -> f64) -> Option<(usize, Sent)> {
         if self.groups.is_empty() {
             return None;
         }
@@ -99,7 +105,9 @@ impl Prefills {
         };
         let number = match self.rule {
             Rule::Earliest | Rule::CacheAware => {
-                least(&|number| self.groups[number].nanos.saturating_add(self.sent(number, prompt).nanos))
+                let alone =
+                    |number: usize| self.groups[number].nanos.saturating_add(self.sent(number, prompt).nanos);
+                least(&|number| (alone(number) as f64 * (1.0 + busy(number))) as u64)
             }
             Rule::LeastLoaded => least(&|number| self.groups[number].tokens),
             Rule::RoundRobin => Some(self.next % count),
