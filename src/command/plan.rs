@@ -59,10 +59,12 @@ fn setting(file: &Path) -> anyhow::Result<Result<Setting, Vec<String>>> {
         Ok(demand) => demand,
         Err(why) => return Ok(Err(vec![why])),
     };
-    if spec.model.is_some() && demand.prompt == 0.0 {
-        return Ok(Err(vec![
-            "[workload] must say prompt and answer, in tokens, for groups to be counted".to_owned(),
-        ]));
+    if spec.model.is_some() {
+        let lengths = "[workload] must say prompt and answer, in tokens, for groups to be counted";
+        let short = (demand.prompt == 0.0).then(|| lengths.to_owned());
+        if let Some(why) = short.or_else(|| demand.unknown(&spec.search.retention)) {
+            return Ok(Err(vec![why]));
+        }
     }
     let model = spec.model.as_ref().map(|model| read(model, folder)).transpose()?;
     Ok(Ok(Setting { spec, written, demand, model }))
@@ -79,7 +81,9 @@ fn seen(file: &Path, spec: &Spec) -> anyhow::Result<Seen> {
     let mean = |of: fn(&(u64, u64)) -> u64| {
         prompts.iter().map(|prompt| of(&prompt.tokens)).sum::<u64>() as f64 / prompts.len() as f64
     };
-    let hits = times.iter().zip(reuse.shares()).map(|(&kept, share)| Hit { kept: Span(kept), share });
+    let there = reuse.there_s.iter().map(|seconds| Some(seconds / reuse.blocks.max(1) as f64));
+    let hits = times.iter().zip(reuse.shares()).zip(there);
+    let hits = hits.map(|((&kept, share), there_s)| Hit { kept: Span(kept), share, there_s });
     Ok(Seen {
         prompt: mean(|tokens| tokens.0).max(1.0),
         answer: mean(|tokens| tokens.1).max(1.0),

@@ -75,7 +75,7 @@ fn of_hits(demand: &Demand, spec: &Spec) -> Vec<Assumption> {
     if !spec.workload.hits.is_empty() {
         return Vec::new();
     }
-    let of = |Hit { kept: Span(kept), share }: &Hit| Assumption {
+    let of = |Hit { kept: Span(kept), share, .. }: &Hit| Assumption {
         name: format!("found when kept for {}", span(*kept)),
         value: format!("{:.2} %", 100.0 * share),
         source: format!("counted in {trace}, of blocks, refreshed by each use"),

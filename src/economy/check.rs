@@ -8,6 +8,8 @@ use crate::suggest::nearest;
 
 /// Sizes, chunks or times of one list.
 const LIST_MAX: usize = 64;
+/// Groups that are counted.
+const TRIED_MAX: usize = 20_000;
 /// Devices of a group, tokens of a chunk.
 const COUNT_MAX: u32 = 1 << 20;
 
@@ -198,6 +200,13 @@ impl Wrong {
         }
         if !(0.01..=0.999).contains(&search.busy) {
             self.say(format!("search.busy is {}: it must be from 0.01 to 0.999", search.busy));
+        }
+        let sizes = search.prefill.len() * search.chunks.len() + search.joined.len();
+        let tried = sizes * (1 + search.retention.len() * super::keep::named(&spec.tiers).len());
+        if tried > TRIED_MAX {
+            self.say(format!(
+                "[search] asks for {tried} kinds of groups (sizes, chunks, times, tiers): {TRIED_MAX} are the most"
+            ));
         }
         let times = &search.retention;
         if times.is_empty() || times.len() > LIST_MAX || times.iter().any(|time| time.0 <= 0.0) {

@@ -58,6 +58,12 @@ impl Hits {
         let before = points.partition_point(|point| point.kept.0 <= kept).checked_sub(1);
         before.map_or(0.0, |at| points[at].share)
     }
+
+    /// For how long a block is there for each time that it is asked, where that was counted.
+    pub(super) fn there_s(&self, kept: f64) -> Option<f64> {
+        let Self::ByTime(points) = self else { return None };
+        points.iter().find(|point| point.kept.0 == kept)?.there_s
+    }
 }
 
 impl Demand {
@@ -87,16 +93,29 @@ impl Demand {
             }
         };
         let answer = if lengths { output * prompt / input } else { answer };
+        let hits = hits(workload, seen)?;
         Ok(Self {
             input_a_day: input,
             output_a_day: output,
             prompt,
             answer,
-            hits: hits(workload, seen)?,
+            hits,
             peak: workload.peak.unwrap_or(1.0),
             spread: workload.spread.unwrap_or(1.0),
             used_s: workload.used_for.map_or(seen.map_or(0.0, |seen| seen.used_s), |span| span.0),
         })
+    }
+
+    /// What is wrong with keeping for so long.
+    pub fn unknown(&self, kept: &[Span]) -> Option<String> {
+        let Hits::ByTime(points) = &self.hits else { return None };
+        let first = points.first().map_or(f64::INFINITY, |point| point.kept.0);
+        let short = kept.iter().find(|kept| kept.0 < first)?;
+        let [short, first] = [short.0, first].map(super::text::span);
+        Some(format!(
+            "search.retention has {short}, and nothing is known of what is found before {first}: say a hit of {short} \
+             in workload.hits, or leave {short} out"
+        ))
     }
 
     /// Requests in a second, in the mean.
@@ -137,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_between_two_points_finds_what_the_earlier_one_says() {
-        let at = |kept, share| Hit { kept: Span(kept), share };
+        let at = |kept, share| Hit { kept: Span(kept), share, there_s: None };
         let hits = Hits::ByTime(vec![at(10.0, 0.2), at(1_000.0, 0.8)]);
         assert_eq!([9.9, 10.0, 999.0, 1_000.0, 1e9].map(|kept| hits.share(kept)), [0.0, 0.2, 0.2, 0.8, 0.8]);
     }

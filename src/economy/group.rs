@@ -28,10 +28,17 @@ pub(super) struct Group<'a> {
 impl Group<'_> {
     /// Seconds of a step.
     pub(super) fn seconds(&self, work: &Work, tokens: f64) -> f64 {
-        let ranks = f64::from(self.devices);
-        let copied = if self.of.model.experts_per_token > 0.0 { ranks } else { 1.0 };
-        let work = Work { weights: work.weights * copied, ..*work };
-        self.of.device.coefficients(self.devices as usize).seconds(&work) + self.exchanges(tokens)
+        self.in_steps(work, tokens, 1)
+    }
+
+    /// Seconds of a row that is computed in so many steps: each further one reads the weights once more, and half of the keys.
+    pub(super) fn in_steps(&self, work: &Work, tokens: f64, steps: usize) -> f64 {
+        // Beside experts, each device has and reads all weights.
+        let copies = if self.of.model.experts_per_token > 0.0 { f64::from(self.devices) } else { 1.0 };
+        let work = Work { weights: work.weights * copies, ..*work };
+        let again = steps.saturating_sub(1) as f64 * self.exchanges(0.0);
+        let coefficients = self.of.device.coefficients(self.devices as usize);
+        coefficients.in_chunks(&work, steps) + self.exchanges(tokens) + again
     }
 
     /// Seconds of exchanges for so many tokens. With experts each token goes to some of them and back, from the device that has

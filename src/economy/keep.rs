@@ -2,7 +2,7 @@
 
 use super::demand::{DAY, Demand, Hits};
 use super::model::Model;
-use super::spec::{Hit, TierSpec, Tiers};
+use super::spec::{TierSpec, Tiers};
 
 /// Bytes of a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -60,16 +60,20 @@ impl<'a> Keep<'a> {
             tokens / DAY * model.kv_bytes
         };
         let of = |kept: f64, found: f64| written(found) * (kept + demand.used_s) * tier.copies;
-        // What is kept for less long is there too: until just before a time from which on more is found.
+        // What is kept for less long is there too, until just before a time from which on more is found.
         let shorter = match &demand.hits {
             Hits::Always(_) => 0.0,
             Hits::ByTime(points) => {
-                let within = points.iter().take_while(|point| point.kept.0 <= self.kept_s);
-                let before = |point: &Hit| demand.hits.share(point.kept.0.next_down());
-                within.map(|point| of(point.kept.0, before(point))).fold(0.0, f64::max)
+                let pairs = points.windows(2).take_while(|pair| pair[1].kept.0 <= self.kept_s);
+                pairs.map(|pair| of(pair[1].kept.0, pair[0].share)).fold(0.0, f64::max)
             }
         };
-        let bytes = of(self.kept_s, self.found).max(shorter);
+        let counted = |there: f64| {
+            let second = demand.input_a_day * there + demand.output_a_day * self.kept_s;
+            second / DAY * model.kv_bytes * tier.copies
+        };
+        let there = demand.hits.there_s(self.kept_s);
+        let bytes = there.map_or_else(|| of(self.kept_s, self.found).max(shorter), counted);
         Held {
             bytes,
             read: demand.rate() * fetched * model.kv_bytes,

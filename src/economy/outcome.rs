@@ -212,24 +212,23 @@ impl<'a> Question<'a> {
         let demand = self.by_demand(keep);
         let pace = self.by_pace(keep);
         for (line, unit) in [(&demand, "requests a day"), (&pace, "ms between tokens")] {
-            let (Some(first), changed) = (line.first(), changes(line)) else { continue };
-            let range = format!("from {} to {} {unit}", count(first.0), count(line[line.len() - 1].0));
-            if changed.len() > 1 {
-                lines.push(format!("by {unit} it goes to and fro, since groups are whole:"));
-            }
-            if changed.is_empty() {
-                lines.push(format!("{range}, all else as it is: always {} is cheaper", who(first.1)));
-            }
-            for (before, after, cheaper) in changed {
-                let even = (before * after).sqrt();
-                lines.push(format!(
-                    "break-even at about {} {unit} (between {} and {}): above it {} is cheaper",
-                    count(even),
-                    count(before),
-                    count(after),
-                    who(cheaper)
-                ));
-            }
+            let (Some(first), Some(last)) = (line.first(), line.last()) else { continue };
+            let changes = changes(line);
+            let until = |(before, after, _): &(f64, f64, Cheaper)| count((before * after).sqrt());
+            let from = std::iter::once(first.1).chain(changes.iter().map(|change| change.2));
+            let mut runs: Vec<String> = from.map(|cheaper| who(cheaper).to_owned()).collect();
+            runs.iter_mut()
+                .zip(&changes)
+                .for_each(|(run, at)| *run += &format!(" up to about {}", until(at)));
+            lines.push(format!(
+                "cheaper by {unit}, all else as it is, from {} to {}: {}",
+                count(first.0),
+                count(last.0),
+                runs.join(", then ")
+            ));
+        }
+        if lines.iter().any(|line| line.matches("then").count() > 1) {
+            lines.push("it goes to and fro where groups are few, since they are whole".to_owned());
         }
         lines
     }
@@ -310,8 +309,8 @@ fn method(setting: &Setting) -> Vec<String> {
         "groups that give answers have room for as many sequences as run in the mean (Little's law) and 2.326 standard deviations \
          more (a Poisson number: M/G/∞), at the pace of a full group",
         "joined groups: each step takes what the pace allows; rows of answers first, tokens of prompts in what is left of it",
-        "bytes kept: what is written a second, times the time from first to last use, and after it (Little's law); all answers and \
-         all prompt tokens that were not found are written once",
+        "bytes kept: what is written a second, times the time from first to last use, and after it (Little's law), or as counted in \
+         the trace; all answers and all prompt tokens that were not found are written once",
         "what is not in a tier is not found; a host's own tier is asked like one that all share, as if each request went where its \
          blocks are",
         "devices are paid for all hours of a day, at the busiest hour's number",

@@ -77,12 +77,7 @@ impl Group<'_> {
         let chunk = f64::from(chunk);
         if prompt.computed >= chunk {
             let steps = (prompt.computed / chunk).ceil();
-            let coefficients = self.of.device.coefficients(self.devices as usize);
-            // Each further step reads the weights once more, and half of the keys.
-            let whole = self.seconds(&prompt.work, prompt.computed);
-            let again =
-                coefficients.in_chunks(&prompt.work, steps as usize) - coefficients.seconds(&prompt.work);
-            let takes = whole + again;
+            let takes = self.in_steps(&prompt.work, prompt.computed, steps as usize);
             return Pace { takes, lasts: takes, step: takes / steps };
         }
         let together = (chunk / prompt.computed).floor().max(1.0);

@@ -77,6 +77,9 @@ pub struct Hit {
     pub kept: Span,
     /// Of prompt tokens.
     pub share: f64,
+    /// For how long a block is there for each time that it is asked, in seconds, where that was counted.
+    #[serde(skip)]
+    pub there_s: Option<f64>,
 }
 
 /// What answers: settings from which everything is counted, or figures.

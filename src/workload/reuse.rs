@@ -27,6 +27,8 @@ pub struct Reuse {
     pub blocks: u64,
     /// Those among them that are found, for each time.
     pub found: Vec<u64>,
+    /// For how long blocks are there, all together, for each time, in seconds.
+    pub there_s: Vec<f64>,
     /// From the first to the last use of a block, in the mean, in seconds.
     pub used_s: f64,
 }
@@ -108,6 +110,7 @@ impl Reuse {
     pub fn of(prompts: &[Prompt], kept_s: &[f64]) -> Self {
         let mut used: HashMap<(u64, u64), (f64, f64)> = HashMap::new();
         let (mut found, mut blocks) = (vec![0; kept_s.len()], 0);
+        let mut there_s = vec![0.0; kept_s.len()];
         for prompt in prompts {
             blocks += prompt.block_count();
             // How long the one of them was unused that was unused for longest, from the beginning on.
@@ -122,12 +125,19 @@ impl Reuse {
             });
             for block in prompt.blocks() {
                 let at = prompt.at_s;
-                used.entry((prompt.scope, block)).and_modify(|(_, last)| *last = at).or_insert((at, at));
+                let (_, last) = used.entry((prompt.scope, block)).or_insert((at, at));
+                // Until it is used again, or goes.
+                let unused = at - *last;
+                *last = at;
+                if unused > 0.0 {
+                    there_s.iter_mut().zip(kept_s).for_each(|(there, kept)| *there += unused.min(*kept));
+                }
             }
         }
         let distinct = used.len().max(1) as f64;
+        there_s.iter_mut().zip(kept_s).for_each(|(there, kept)| *there += used.len() as f64 * kept);
         let used_s = used.into_values().map(|(first, last)| last - first).sum::<f64>() / distinct;
-        Self { blocks, found, used_s }
+        Self { blocks, found, there_s, used_s }
     }
 
     /// The share of blocks that is found, for each time.
@@ -155,6 +165,8 @@ mod tests {
         let reuse = Reuse::of(&prompts, &[5.0, 10.0, 16.0, 100.0]);
         // Nothing within 5 s; within 10 s 1 and 2 twice; within 16 s block 3 too; the last prompt's within 24 s.
         assert_eq!((reuse.blocks, reuse.found.as_slice()), (11, &[0, 4, 5, 7][..]));
+        // 1 and 2 are unused for 8, 8 and 24 s, 3 for 16 s; each of four is there until it goes.
+        assert_eq!(reuse.there_s, [35.0 + 20.0, 62.0 + 40.0, 80.0 + 64.0, 96.0 + 400.0]);
         // 1 and 2 for 40 s, 3 for 16, 9 for none.
         assert!((reuse.used_s - 24.0).abs() < 1e-12, "{}", reuse.used_s);
     }
