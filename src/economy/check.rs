@@ -40,7 +40,7 @@ impl Wrong {
         }
     }
 
-    fn from_zero(&mut self, name: &str, value: impl Into<Option<f64>>) {
+    fn not_below(&mut self, name: &str, value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| !(value.is_finite() && *value >= 0.0)) {
             self.say(format!("{name} is {value}: it must be a number from 0 on"));
         }
@@ -82,14 +82,14 @@ impl Wrong {
     }
 
     fn device(&mut self, of: &DeviceSpec, computes: bool) {
-        self.from_zero("device.hour", of.hour);
+        self.not_below("device.hour", of.hour);
         self.above("device.flops", of.flops);
         self.above("device.bytes_per_second", of.bytes_per_second);
         self.part("device.flops_share", of.flops_share);
         self.part("device.bytes_share", of.bytes_share);
         self.part("device.memory_share", of.memory_share);
-        self.from_zero("device.step_us", of.step_us);
-        self.from_zero("device.exchange_us", of.exchange_us);
+        self.not_below("device.step_us", of.step_us);
+        self.not_below("device.exchange_us", of.exchange_us);
         self.above("device.host_bytes_per_second", of.host_bytes_per_second);
         self.above("device.link_bytes_per_second", of.link_bytes_per_second);
         if of.host_devices == 0 {
@@ -134,9 +134,9 @@ impl Wrong {
             }
         }
         if let Some(prices) = spec.prices {
-            self.from_zero("prices.hit", prices.hit);
-            self.from_zero("prices.miss", prices.miss);
-            self.from_zero("prices.output", prices.output);
+            self.not_below("prices.hit", prices.hit);
+            self.not_below("prices.miss", prices.miss);
+            self.not_below("prices.output", prices.output);
         }
         if let Some(model) = &spec.model {
             if model.config.is_some() == model.figures.is_some() {
@@ -161,7 +161,7 @@ impl Wrong {
             ("weights", of.weights),
             ("kv_bytes", of.kv_bytes),
         ];
-        let from_zero = [
+        let not_below = [
             ("pair", of.pair),
             ("head", of.head),
             ("experts", of.experts),
@@ -169,15 +169,15 @@ impl Wrong {
             ("state_bytes", of.state_bytes),
         ];
         above.iter().for_each(|(name, value)| self.above(&format!("model.figures.{name}"), *value));
-        from_zero.iter().for_each(|(name, value)| self.from_zero(&format!("model.figures.{name}"), *value));
+        not_below.iter().for_each(|(name, value)| self.not_below(&format!("model.figures.{name}"), *value));
         self.share("model.figures.chosen", of.chosen);
     }
 
     fn tier(&mut self, name: &str, of: &TierSpec) {
         self.above(&format!("tiers.{name}.bytes_per_second"), of.bytes_per_second);
         self.above(&format!("tiers.{name}.size"), of.size.map(|size| size.0));
-        self.from_zero(&format!("tiers.{name}.latency_us"), of.latency_us);
-        self.from_zero(&format!("tiers.{name}.gib_month"), of.gib_month);
+        self.not_below(&format!("tiers.{name}.latency_us"), of.latency_us);
+        self.not_below(&format!("tiers.{name}.gib_month"), of.gib_month);
         if !(1.0..=100.0).contains(&of.copies) {
             self.say(format!("tiers.{name}.copies is {}: it must be from 1 to 100", of.copies));
         }

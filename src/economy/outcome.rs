@@ -318,6 +318,9 @@ fn method(setting: &Setting) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
+    if let Hits::Always(_) = setting.demand.hits {
+        lines.push("hit_share is taken to hold for whatever time blocks are kept".to_owned());
+    }
     lines.extend(setting.model.iter().flat_map(Model::says));
     lines
 }

@@ -69,7 +69,7 @@ impl Group<'_> {
         let calm = |groups: u64| queue.busy(groups as f64) <= of.busy;
         let in_time =
             |groups: u64| calm(groups) && reads(groups) && first_ms(groups) <= of.goal.first_token_ms;
-        let groups = least(GROUPS_MAX, in_time).ok_or_else(|| 1e3 * (pace.lasts + fetch))?;
+        let groups = least(GROUPS_MAX, in_time).ok_or(1e3 * (pace.lasts + fetch))?;
         Ok(Prefill { groups, first_token_ms: first_ms(groups), busy: queue.busy(groups as f64) })
     }
 
