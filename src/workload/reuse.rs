@@ -113,26 +113,28 @@ impl Reuse {
         let mut there_s = vec![0.0; kept_s.len()];
         for prompt in prompts {
             blocks += prompt.block_count();
-            // How long the one of them was unused that was unused for longest, from the beginning on.
-            let mut unused = 0.0_f64;
-            let mut chain = prompt.blocks().map_while(|block| {
-                let (_, last) = used.get(&(prompt.scope, block))?;
-                unused = unused.max(prompt.at_s - last);
-                Some(unused)
-            });
-            chain.by_ref().for_each(|unused| {
-                found.iter_mut().zip(kept_s).for_each(|(found, kept)| *found += u64::from(unused <= *kept));
-            });
+            let (mut whole, mut oldest) = (true, 0.0_f64);
+            let (mut chain, mut gaps) = (Same::default(), Same::default());
             for block in prompt.blocks() {
                 let at = prompt.at_s;
-                let (_, last) = used.entry((prompt.scope, block)).or_insert((at, at));
-                // Until it is used again, or goes.
+                let known = used.get_mut(&(prompt.scope, block));
+                whole &= known.is_some();
+                let Some((_, last)) = known else {
+                    used.insert((prompt.scope, block), (at, at));
+                    continue;
+                };
                 let unused = at - *last;
                 *last = at;
-                if unused > 0.0 {
-                    there_s.iter_mut().zip(kept_s).for_each(|(there, kept)| *there += unused.min(*kept));
+                // Until it is used again, or goes; a block that stands twice in a prompt is used once.
+                gaps.add(unused, |gap, count| add(&mut there_s, kept_s, |kept| count * gap.min(kept)));
+                // Of those before it and itself, how long the one was unused that was so for longest.
+                oldest = oldest.max(unused);
+                if whole {
+                    chain.add(oldest, |unused, count| found_by(&mut found, kept_s, (unused, count)));
                 }
             }
+            gaps.end(|gap, count| add(&mut there_s, kept_s, |kept| count * gap.min(kept)));
+            chain.end(|unused, count| found_by(&mut found, kept_s, (unused, count)));
         }
         let distinct = used.len().max(1) as f64;
         there_s.iter_mut().zip(kept_s).for_each(|(there, kept)| *there += used.len() as f64 * kept);
@@ -144,6 +146,37 @@ impl Reuse {
     pub fn shares(&self) -> Vec<f64> {
         self.found.iter().map(|found| *found as f64 / self.blocks.max(1) as f64).collect()
     }
+}
+
+/// The same time so many times in a row: neighbours were used together as a rule.
+#[derive(Default)]
+struct Same {
+    time: f64,
+    count: u32,
+}
+
+impl Same {
+    /// One more; what was before it is told where it ends.
+    fn add(&mut self, time: f64, told: impl FnOnce(f64, f64)) {
+        if time != self.time {
+            told(self.time, f64::from(self.count));
+            *self = Self { time, count: 0 };
+        }
+        self.count += 1;
+    }
+
+    fn end(self, told: impl FnOnce(f64, f64)) {
+        told(self.time, f64::from(self.count));
+    }
+}
+
+fn add(sums: &mut [f64], kept_s: &[f64], of: impl Fn(f64) -> f64) {
+    sums.iter_mut().zip(kept_s).for_each(|(sum, kept)| *sum += of(*kept));
+}
+
+fn found_by(found: &mut [u64], kept_s: &[f64], (unused, count): (f64, f64)) {
+    let all = found.iter_mut().zip(kept_s);
+    all.filter(|(_, kept)| unused <= **kept).for_each(|(found, _)| *found += count as u64);
 }
 
 #[cfg(test)]
