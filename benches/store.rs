@@ -7,7 +7,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, Read};
@@ -16,7 +15,8 @@ use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
-use millstream::workload::agentic::{Asked, Line};
+use millstream::workload::agentic::Line;
+use millstream::workload::reuse::{Prompt, Reuse, collect};
 use millstream_actors::kv::BlockHash;
 use millstream_actors::store::{
     Buffers, Class, ClassId, FetchId, NewBlock, News, Stamp, Tenant, Tier, TierOptions, WriterId,
@@ -239,13 +239,6 @@ fn plain(folder: &Path) -> u64 {
     bytes
 }
 
-/// A prompt of a trace: when, of which conversation, and its blocks.
-struct Prompt {
-    at_s: f64,
-    talk: u64,
-    runs: Vec<(u64, u64)>,
-}
-
 /// Of `every` so many conversations one, which are one a line.
 fn prompts(every: usize) -> Vec<Prompt> {
     let mut prompts = Vec::new();
@@ -257,27 +250,6 @@ fn prompts(every: usize) -> Vec<Prompt> {
     prompts
 }
 
-fn collect(requests: Vec<Asked>, talk: u64, prompts: &mut Vec<Prompt>) {
-    for asked in requests {
-        collect(asked.requests, talk, prompts);
-        let runs = asked.hash_runs;
-        if !runs.is_empty() {
-            // Conversations begin one minute after each other.
-            prompts.push(Prompt { at_s: asked.at_s + 60.0 * talk as f64, talk, runs });
-        }
-    }
-}
-
-impl Prompt {
-    fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.runs.iter().flat_map(|&(first, count)| first..first + count)
-    }
-
-    fn len(&self) -> u64 {
-        self.runs.iter().map(|&(_, count)| count).sum()
-    }
-}
-
 /// Tokens in a block of the trace.
 const TOKENS: u64 = 64;
 
@@ -287,11 +259,11 @@ fn replay(words: &[&str]) {
     let work = |path: &&str| WorkFacts::of_config(Path::new(path)).expect("settings of a model");
     let works: Vec<WorkFacts> = configs.iter().map(work).collect();
     let prompts = prompts(every);
-    let all: u64 = prompts.iter().map(Prompt::len).sum();
+    let all: u64 = prompts.iter().map(Prompt::block_count).sum();
     println!("{} prompts, {all} blocks", prompts.len());
     for (label, ttl_s) in [("1 h", 3_600), ("1 d", 86_400), ("3 d", 3 * 86_400)] {
         let start = Instant::now();
-        let ideal = ideal(&prompts, f64::from(ttl_s));
+        let ideal = Reuse::of(&prompts, &[f64::from(ttl_s)]).found[0];
         let (found, tier) = through_the_store(&prompts, ttl_s);
         let share = |blocks: u64| 100.0 * blocks as f64 / all as f64;
         println!(
@@ -310,7 +282,7 @@ fn multiply(name: &str, work: &WorkFacts, (prompts, found): (&[Prompt], &[u64]))
     let (layers, window) = (work.layers() as u64, u64::from(work.state_window().unwrap_or(0)));
     let sum = |replay: Option<u64>| -> (f64, f64) {
         let computed = |(prompt, found): (&Prompt, &u64)| {
-            let (tokens, found) = (prompt.len() * TOKENS, replay.map_or(0, |_| found * TOKENS));
+            let (tokens, found) = (prompt.block_count() * TOKENS, replay.map_or(0, |_| found * TOKENS));
             let replay = replay.unwrap_or(0);
             // The last token is always computed.
             let start = found.saturating_sub(replay).min(tokens - 1) as u32;
@@ -338,20 +310,7 @@ fn multiply(name: &str, work: &WorkFacts, (prompts, found): (&[Prompt], &[u64]))
     );
 }
 
-/// Blocks at the beginning of a prompt that somebody used within `ttl_s` before it.
-fn ideal(prompts: &[Prompt], ttl_s: f64) -> u64 {
-    let mut used: HashMap<(u64, u64), f64> = HashMap::new();
-    let mut found = 0;
-    for prompt in prompts {
-        let fresh =
-            |block: &u64| used.get(&(prompt.talk, *block)).is_some_and(|at| prompt.at_s - at <= ttl_s);
-        found += prompt.blocks().take_while(fresh).count() as u64;
-        used.extend(prompt.blocks().map(|block| ((prompt.talk, block), prompt.at_s)));
-    }
-    found
-}
-
-/// The same asked of a tier, which lets go of what has expired every ten minutes: for each prompt, blocks.
+/// Which blocks a tier finds, which lets go of what has expired every ten minutes: for each prompt, blocks.
 fn through_the_store(prompts: &[Prompt], ttl_s: u32) -> (Vec<u64>, Tier) {
     let blob = Memory::new();
     let class = Class { name: "agent".to_owned(), ttl_s, bytes: u64::MAX };
@@ -361,13 +320,13 @@ fn through_the_store(prompts: &[Prompt], ttl_s: u32) -> (Vec<u64>, Tier) {
     let (mut found, mut swept) = (Vec::with_capacity(prompts.len()), 0);
     for prompt in prompts {
         let now = Stamp(NOW.0 + prompt.at_s as u32);
-        let names: Vec<BlockHash> = prompt.blocks().map(|number| name(prompt.talk, number)).collect();
+        let names: Vec<BlockHash> = prompt.blocks().map(|number| name(prompt.scope, number)).collect();
         let here = tier.plan(&names, Tenant::default()).blocks;
         found.push(here as u64);
         tier.touch(&names[..here], Tenant::default(), (CLASS, now));
         for (depth, number) in prompt.blocks().enumerate().skip(here) {
             let parent = depth.checked_sub(1).map(|before| names[before]);
-            tier.store(NewBlock { hash: names[depth], parent, ..block(prompt.talk, number, vec![7]) }, now);
+            tier.store(NewBlock { hash: names[depth], parent, ..block(prompt.scope, number, vec![7]) }, now);
         }
         settle(&mut tier, &blob, now);
         if now.0 / 600 != swept {

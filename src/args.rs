@@ -7,12 +7,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod cache;
 mod choice;
+mod plan;
 mod simulate;
 
 pub use cache::{
     CacheArgs, CacheCommand, CacheDropArgs, CacheGcArgs, CacheListArgs, CacheLookArgs, CacheWhichArgs,
 };
 pub use choice::ChoiceArgs;
+pub use plan::PlanArgs;
 pub use simulate::{DrawnArgs, FaultMix, FormatArg, ShownArgs, SimulateArgs, SpeedArgs, SyntheticArg};
 
 /// An actor-based dataflow runtime that serves large language models.
@@ -43,6 +45,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Run a topology on virtual time: with faults drawn from a seed, or with a trace, to see how much it can do
     Simulate(SimulateArgs),
+    /// Search for the cheapest fleet that answers a workload in time, and say what it costs
+    Plan(PlanArgs),
     /// Compare a model with stored vectors, through the real graph
     Oracle(OracleArgs),
     /// Mark a model's answers on cases that are right or wrong

@@ -11,6 +11,7 @@ mod eval;
 mod files;
 mod oracle;
 mod place;
+mod plan;
 mod pull;
 mod serve;
 mod signals;
@@ -52,6 +53,7 @@ pub async fn run(cli: Cli) -> Done {
         Command::Schema => files::print_schema(),
         Command::Chat(args) => chat::chat(args).await,
         Command::Simulate(args) => simulate::simulate(&args),
+        Command::Plan(args) => plan::plan(&args),
         Command::Oracle(args) => oracle::oracle(&args).await,
         Command::Eval(args) => eval::eval(&args).await,
         Command::Bench(args) => bench::bench(&args),

@@ -8,7 +8,7 @@
 //! 3. [`server`] puts HTTP before the mill (`http`, with one file per concern). [`costs`] keeps what steps take
 //!    between runs.
 //! 4. [`mod@simulate`] runs the same plan on virtual time; [`capacity`] does so without computing, to see how much it can do
-//!    with a [`workload`]; [`oracle`] compares its numbers with stored ones, [`eval`]
+//!    with a [`workload`]; [`economy`] counts what a fleet for one would cost; [`oracle`] compares its numbers with stored ones, [`eval`]
 //!    marks its answers.
 //! 5. [`command`] is one file per command, [`args`] the commands as typed; [`limits`] is what the machine can do at most, [`place`] what
 //!    a group would hold of a model.
@@ -20,6 +20,7 @@ mod clock;
 pub mod command;
 pub mod costs;
 pub mod desk;
+pub mod economy;
 pub mod eval;
 mod http;
 mod json;

@@ -3,7 +3,7 @@
 //!
 //! A [`Talk`] is what one client asks, one round after the other; most traces have talks of one round. Traces are read line
 //! by line, so that one of any length takes little memory, and what is wrong with one is said with its line:
-//! `mooncake`, `bailian`, `table` (Azure, BurstGPT), `agentic`, `dynamo`. `synthetic` draws.
+//! `mooncake`, `bailian`, `table` (Azure, BurstGPT), `agentic`, `dynamo`. `synthetic` draws; `reuse` counts what is found.
 
 use std::fmt;
 use std::path::Path;
@@ -18,6 +18,7 @@ mod dice;
 mod dynamo;
 mod lines;
 mod mooncake;
+pub mod reuse;
 mod sorted;
 pub mod synthetic;
 mod table;
