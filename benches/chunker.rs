@@ -1,7 +1,7 @@
-//! Prompts cut by time: `cargo bench --bench chunker -- [--budget MS] [--longest TOKENS] [--streams N] [MODEL]`.
+//! Prompts cut by time: `cargo bench --bench chunker -- [--budget MS] [--longest TOKENS] [--streams N] [--each] [MODEL]`.
 //!
 //! First, how long the steps of a growing prompt take, beside the time that they were given, by how much of the prompt lies
-//! before them. Then the longest wait between two tokens of running answers while a long prompt loads: with the time
+//! before them; with `--each`, every step of it. Then the longest wait between two tokens of running answers while a long prompt loads: with the time
 //! budget, and beside it with fixed chunks of tokens, in the same run.
 
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
@@ -26,6 +26,7 @@ struct Options {
     longest: u32,
     loading: u32,
     streams: usize,
+    each: bool,
 }
 
 impl Options {
@@ -36,6 +37,7 @@ impl Options {
             longest: 200_000,
             loading: 30_000,
             streams: 4,
+            each: false,
         };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
@@ -46,6 +48,7 @@ impl Options {
                 "--budget" => options.budget = Duration::from_millis(number()?.into()),
                 "--longest" => options.longest = number()?,
                 "--loading" => options.loading = number()?,
+                "--each" => options.each = true,
                 "--streams" => options.streams = number()? as usize,
                 model => options.model = model.to_owned(),
             }
@@ -153,6 +156,9 @@ async fn growing(options: &Options, resources: &Resources) -> Result<()> {
         steps.len(),
         options.budget
     );
+    for Step { before, tokens, time } in steps.iter().filter(|_| options.each) {
+        println!("  {before:>7}  {tokens:>6}  {:>8.2} ms", time.as_secs_f64() * 1e3);
+    }
     println!("  before the step      steps  tokens   time/budget p10   p50   p90   within 15 %");
     let mut bounds = vec![0, 1_000, 4_000, 16_000, 64_000];
     bounds.retain(|&bound| bound < u64::from(longest));

@@ -80,9 +80,12 @@ impl Coefficients {
     /// Seconds of a row that is computed in so many steps: each further one reads the weights once more, and on average half
     /// of the keys.
     pub fn in_chunks(&self, row: &Work, steps: usize) -> f64 {
-        let again = Work { gemm: 0.0, pairs: 0.0, scores: 0.0, head: 0.0, lookups: 0.0, tokens: 0.0, ..*row };
-        let again = Work { kv: row.kv / 2.0, longest: row.longest / 2.0, ..again };
-        self.seconds(row) + steps.saturating_sub(1) as f64 * self.seconds(&again)
+        self.of(&in_chunks(row, steps))
+    }
+
+    /// Seconds of what asks this.
+    pub(crate) fn of(&self, features: &[f64; FEATURES]) -> f64 {
+        dot(&self.list(), features)
     }
 
     /// All of them times a factor: of a machine that is so much slower.
@@ -106,6 +109,14 @@ impl Coefficients {
         let list = self.list();
         list.iter().all(|coefficient| (0.0..1e6).contains(coefficient)) && list.iter().any(|&c| c > 0.0)
     }
+}
+
+/// What a row asks that is computed in so many steps, as [`Coefficients::in_chunks`] has it.
+pub(crate) fn in_chunks(row: &Work, steps: usize) -> [f64; FEATURES] {
+    let again = Work { gemm: 0.0, pairs: 0.0, scores: 0.0, head: 0.0, lookups: 0.0, tokens: 0.0, ..*row };
+    let again = features(&Work { kv: row.kv / 2.0, longest: row.longest / 2.0, ..again });
+    let (once, more) = (features(row), steps.saturating_sub(1) as f64);
+    std::array::from_fn(|feature| once[feature] + more * again[feature])
 }
 
 /// What the coefficients are multiplied with.

@@ -122,13 +122,15 @@ pub struct Detokenizer {
     texts: HoldOut<Vec<Text>>,
     gateway: String,
     streams: BTreeMap<RequestId, Stream>,
+    /// No stream has an earlier deadline.
+    next: Option<Time>,
     over: Tombstones,
 }
 
 impl Detokenizer {
     /// Sends text to the seat `gateway` through `texts`.
     pub fn new(tokenizer: Arc<Tokenizer>, texts: HoldOut<Vec<Text>>, gateway: String) -> Self {
-        Self { tokenizer, texts, gateway, streams: BTreeMap::new(), over: Tombstones::default() }
+        Self { tokenizer, texts, gateway, streams: BTreeMap::new(), next: None, over: Tombstones::default() }
     }
 
     fn tokens(&mut self, tokens: Tokens, ctx: &mut Ctx<'_>) {
@@ -152,7 +154,8 @@ impl Detokenizer {
         if self.over.covers(sequence) {
             return false;
         }
-        let tokenizer = &self.tokenizer;
+        let (tokenizer, deadline) = (&self.tokenizer, token.request.deadline);
+        self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
         let stream =
             self.streams.entry(sequence.request).or_insert_with(|| Stream::open(&token.request, tokenizer));
         if stream.request.attempt < sequence.attempt {
@@ -207,9 +210,14 @@ impl Actor for Detokenizer {
     /// Streams past their deadline have no reader.
     fn settle(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        self.streams.retain(|_, stream| stream.request.deadline > now);
-        if let Some(deadline) = self.streams.values().map(|stream| stream.request.deadline).min() {
-            ctx.wake_at(deadline);
+        if self.streams.is_empty() {
+            self.next = None;
+        } else if self.next.is_some_and(|next| next <= now) {
+            self.streams.retain(|_, stream| stream.request.deadline > now);
+            self.next = self.streams.values().map(|stream| stream.request.deadline).min();
+        }
+        if let Some(next) = self.next {
+            ctx.wake_at(next);
         }
     }
 }

@@ -51,6 +51,8 @@ impl<T: Send + 'static> Outbox<T> {
 #[derive(Default)]
 pub struct Tombstones {
     until: BTreeMap<RequestId, (u32, Time)>,
+    /// When one of them can be forgotten, as it was when it was last looked at.
+    next: Option<Time>,
 }
 
 /// How long a cancel is remembered: longer than any message stays on its way.
@@ -62,7 +64,10 @@ impl Tombstones {
     /// Remembers a cancel.
     pub fn add(&mut self, cancel: Cancel, now: Time) {
         let SequenceId { request, attempt } = cancel.sequence;
-        self.until.retain(|_, (_, until)| *until > now);
+        if self.next.is_none_or(|next| next <= now) {
+            self.until.retain(|_, (_, until)| *until > now);
+            self.next = self.until.values().map(|&(_, until)| until).min().or(Some(now + REMEMBERED));
+        }
         let last = self.until.get(&request).map_or(attempt, |(last, _)| attempt.max(*last));
         self.until.insert(request, (last, now + REMEMBERED));
         if self.until.len() > REMEMBERED_MAX {

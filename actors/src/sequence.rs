@@ -35,6 +35,9 @@ pub struct State {
 /// Tokens before a row that its arithmetic may look back on.
 const BEFORE: usize = 3;
 
+/// Tokens that an answer may have before the sequence's memory moves.
+const GROWS: usize = 512;
+
 /// One sequence. Written by the scheduler alone.
 ///
 /// Invariants: `computed < tokens.len()` unless doomed; `blocks` hold at least `computed` positions while running; the
@@ -81,7 +84,10 @@ pub struct Sequence {
 impl Sequence {
     /// Nothing computed yet; `answer` are the tokens that follow the prompt, `chain` names its blocks.
     pub fn new(request: Arc<Request>, answer: &[u32], chain: Option<&HashChain>) -> Self {
-        let tokens = [&request.prompt, answer].concat();
+        let mut tokens =
+            Vec::with_capacity(request.prompt.len() + answer.len() + GROWS.min(request.tokens_max as usize));
+        tokens.extend_from_slice(&request.prompt);
+        tokens.extend_from_slice(answer);
         let tally = Arc::new(Tally::new(&request.sampling, &request.prompt, answer));
         let mut hashes = Vec::new();
         if let Some(chain) = chain {

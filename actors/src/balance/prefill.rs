@@ -3,7 +3,7 @@
 
 use millstream_kernels::work::{RowShape, WorkFacts};
 
-use crate::cost::Coefficients;
+use crate::cost::{Coefficients, FEATURES, in_chunks};
 
 /// How groups are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Prefills {
     /// Tokens of a chunk.
     chunk: u32,
     groups: Vec<Group>,
+    /// How fast a group is that was not measured: as fast as the last one that was.
+    usual: Coefficients,
     /// The next in turn.
     next: usize,
 }
@@ -78,7 +80,7 @@ impl Prefills {
     /// group.
     pub fn new(rule: Rule, groups: usize, (work, chunk): (WorkFacts, u32)) -> Self {
         let groups = (0..groups).map(|_| Group::default()).collect();
-        Self { rule, work, chunk: chunk.max(1), groups, next: 0 }
+        Self { rule, work, chunk: chunk.max(1), groups, usual: MULTIPLY_ADDS, next: 0 }
     }
 
     /// The turn begins at this group: not the same for all of many routers.
@@ -105,8 +107,11 @@ impl Prefills {
         };
         let number = match self.rule {
             Rule::Earliest | Rule::CacheAware => {
-                let alone =
-                    |number: usize| self.groups[number].nanos.saturating_add(self.sent(number, prompt).nanos);
+                let asks = self.asks(prompt);
+                let alone = |number: usize| {
+                    let own = self.nanos(number, &asks[usize::from(self.is_found(number, prompt))]);
+                    self.groups[number].nanos.saturating_add(own)
+                };
                 least(&|number| (alone(number) as f64 * (1.0 + busy(number))) as u64)
             }
             Rule::LeastLoaded => least(&|number| self.groups[number].tokens),
@@ -118,11 +123,8 @@ impl Prefills {
 
     /// What a prompt would add to a group.
     pub fn sent(&self, number: usize, prompt: Prompt) -> Sent {
-        let Prompt { tokens, known, by } = prompt;
-        let found = self.rule == Rule::Earliest || by == Some(number);
-        let known = if found { known.min(tokens.saturating_sub(1)) } else { 0 };
-        let seconds = self.seconds(number, (known, tokens));
-        Sent { tokens: u64::from(tokens), nanos: (seconds * 1e9) as u64 }
+        let asks = self.asks(prompt)[usize::from(self.is_found(number, prompt))];
+        Sent { tokens: u64::from(prompt.tokens), nanos: self.nanos(number, &asks) }
     }
 
     /// It was sent there.
@@ -141,7 +143,10 @@ impl Prefills {
 
     /// How fast a group is, by its own measure.
     pub fn report(&mut self, number: usize, coefficients: Coefficients) {
-        self.groups[number].coefficients = Some(coefficients).filter(Coefficients::is_sound);
+        if coefficients.is_sound() {
+            self.groups[number].coefficients = Some(coefficients);
+            self.usual = coefficients;
+        }
     }
 
     /// Predicted time of all that was sent to a group and has not left.
@@ -149,13 +154,22 @@ impl Prefills {
         std::time::Duration::from_nanos(self.groups[number].nanos)
     }
 
-    /// Predicted time of the tokens from `known` up to `tokens`. A group that has not been measured is as fast as one that
-    /// has.
-    fn seconds(&self, number: usize, (known, tokens): (u32, u32)) -> f64 {
-        let measured = || self.groups.iter().find_map(|group| group.coefficients);
-        let coefficients = self.groups[number].coefficients.or_else(measured).unwrap_or(MULTIPLY_ADDS);
-        let count = tokens - known;
-        let all = self.work.row(&RowShape::plain(known, count, 1));
-        coefficients.in_chunks(&all, count.div_ceil(self.chunk) as usize)
+    /// Whether a group finds what is known of a prompt.
+    fn is_found(&self, number: usize, prompt: Prompt) -> bool {
+        self.rule == Rule::Earliest || prompt.by == Some(number)
+    }
+
+    /// What a prompt asks where nothing of it is found, and where what is known is.
+    fn asks(&self, prompt: Prompt) -> [[f64; FEATURES]; 2] {
+        let last = prompt.tokens.saturating_sub(1);
+        [0, prompt.known.min(last)].map(|known| {
+            let count = prompt.tokens - known;
+            in_chunks(&self.work.row(&RowShape::plain(known, count, 1)), count.div_ceil(self.chunk) as usize)
+        })
+    }
+
+    /// Predicted time of that in a group.
+    fn nanos(&self, number: usize, asks: &[f64; FEATURES]) -> u64 {
+        (self.groups[number].coefficients.unwrap_or(self.usual).of(asks) * 1e9) as u64
     }
 }

@@ -8,7 +8,8 @@
 //! - **cached**: sealed and used by nobody. It is found by its hash until its memory is wanted ([`super::idle`] says
 //!   which goes first).
 
-use std::collections::{BTreeMap, BTreeSet};
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet};
 
 use super::hash::BlockHash;
 use super::idle::Idle;
@@ -20,7 +21,7 @@ use crate::message::SequenceId;
 pub struct BlockId(pub u32);
 
 /// Who uses a block, and must give it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A sequence that is computed here. It writes its blocks until they are sealed.
     Sequence(SequenceId),
@@ -45,10 +46,10 @@ struct Mark {
 pub struct Pool {
     marks: Vec<Mark>,
     /// Who uses which block.
-    rights: BTreeSet<(BlockId, Owner)>,
+    rights: HashSet<(BlockId, Owner), FixedState>,
     free: Vec<BlockId>,
     /// Every sealed block.
-    index: BTreeMap<BlockHash, BlockId>,
+    index: HashMap<BlockHash, BlockId, FixedState>,
     idle: Idle,
     evictions: u64,
     /// What sequences keep beside their blocks.
@@ -61,9 +62,9 @@ impl Pool {
         let last = u32::try_from(blocks).expect("the plan bounds the number of blocks");
         Self {
             marks: vec![Mark::default(); blocks],
-            rights: BTreeSet::new(),
+            rights: HashSet::default(),
             free: (0..last).rev().map(BlockId).collect(),
-            index: BTreeMap::new(),
+            index: HashMap::default(),
             idle: Idle::new(blocks),
             evictions: 0,
             state: Slots::default(),
@@ -201,11 +202,10 @@ impl Pool {
         let used = self.marks.iter().filter(|mark| mark.users > 0).count();
         assert_eq!(used, self.used(), "free, cached and used ones are all");
         assert_eq!(self.marks.iter().filter(|mark| mark.hash.is_some()).count(), self.index.len());
-        for (&hash, block) in &self.index {
-            assert_eq!(
-                self.marks[block.0 as usize].hash,
-                Some(hash),
-                "block {} is found as {hash:?}",
+        for (block, mark) in (0..).map(BlockId).zip(&self.marks) {
+            assert!(
+                mark.hash.is_none_or(|hash| self.find(&hash) == Some(block)),
+                "block {} is found: {mark:?}",
                 block.0
             );
         }
