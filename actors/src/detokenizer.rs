@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use millstream_runtime::{Actor, Ctx, HoldOut};
+use millstream_runtime::{Actor, Ctx, HoldOut, Time};
 
 use crate::message::{Cancel, DetokenizerMessage, Found, Piece, SequenceId, Text, Token, Tokens};
 use crate::outbox::Tombstones;

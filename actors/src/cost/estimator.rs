@@ -16,12 +16,14 @@ const KEPT: usize = 6;
 const KINDS: usize = 48;
 /// Steps between two fits, once there were some.
 const EVERY: u64 = 16;
-/// The newest steps, by which the pace and the error are judged.
+/// The newest steps, by which the error is judged.
 const RECENT: usize = 24;
+/// Those of them by which the pace is judged: a machine that is shared changes its speed several times in a minute.
+const PACED: usize = 9;
 /// Steps after which one counts half as much.
 const HALF_LIFE: f64 = 4_000.0;
-/// A pace within this of the fitted one is noise, or the fit's own error.
-const TOLERATED: f64 = 1.1;
+/// A pace within this of the fitted one is noise.
+const TOLERATED: f64 = 1.03;
 
 /// A measured step.
 #[derive(Clone, Copy, Debug)]
@@ -124,11 +126,10 @@ impl Estimator {
     fn measured_pace(&self) -> f64 {
         let list = self.fitted.list();
         let ratio = |measured: &Measured| measured.seconds / dot(&list, &features(&measured.work)).max(1e-9);
-        let mut ratios: Vec<f64> = self.recent.iter().map(ratio).collect();
+        let mut ratios: Vec<f64> = self.recent.iter().rev().take(PACED).map(ratio).collect();
         match median(&mut ratios) {
-            _ if self.recent.len() < RECENT / 3 => 1.0,
-            slower if slower > TOLERATED => slower / TOLERATED,
-            faster if faster * TOLERATED < 1.0 => faster * TOLERATED,
+            _ if ratios.len() < PACED => 1.0,
+            pace if !(1.0 / TOLERATED..=TOLERATED).contains(&pace) => pace,
             _ => 1.0,
         }
     }

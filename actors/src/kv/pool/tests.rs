@@ -1,6 +1,6 @@
 //! The ledger against a plain model, and what a scan must not do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
