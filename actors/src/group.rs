@@ -18,10 +18,12 @@ use crate::request::{Logprobs, Refusal, Request};
 use crate::sched::{Amount, Bounds, Scheduler};
 use crate::sequence::Phase;
 
+mod flights;
 mod store;
 mod trial;
 mod watch;
 
+use flights::Flights;
 use store::StoreDoor;
 pub use store::StoreLanes;
 use watch::Watch;
@@ -62,10 +64,8 @@ pub struct Group {
     lanes: GroupLanes,
     gauges: Arc<GroupGauges>,
     ended: Vec<Ended>,
-    /// When the step in flight was sent.
-    sent: Time,
-    /// Tokens of that step.
-    tokens_sent: usize,
+    /// Steps that are on their way.
+    flights: Flights,
     /// The prefix store, where the plan has one.
     store: Option<StoreDoor>,
     /// In place of a rank, in a simulation of capacity.
@@ -93,8 +93,7 @@ impl Group {
             lanes,
             gauges,
             ended: Vec::new(),
-            sent: Time::ZERO,
-            tokens_sent: 0,
+            flights: Flights::default(),
             store,
             predicted,
             watch,
@@ -200,24 +199,30 @@ impl Group {
     pub fn over(&mut self, now: Time) -> Option<StepDone> {
         let rank = self.predicted.as_mut()?;
         let done = rank.over(now)?;
-        let took = rank.take_times();
-        took.into_iter().for_each(|step| self.time(step));
+        let (took, tokens) = (rank.take_times(), self.flights.tokens());
+        took.into_iter().for_each(|step| self.time(step, tokens));
         Some(done)
     }
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
+        let landed = self.flights.land(ctx.now());
         if self.watch.tried(ctx.now()) {
             return (Vec::new(), Vec::new());
         }
         if self.predicted.is_none() {
-            let took = ctx.now().saturating_since(self.sent);
-            self.watch.done(took);
-            self.time(took);
+            self.watch.done(landed.time);
+            self.time(landed.time, landed.tokens);
+        }
+        if let Some(gap) = done.gap.filter(|_| landed.follows && landed.tokens > 0) {
+            self.gauges.step_gaps.add(gap);
         }
         let more = done.again as usize + usize::from(done.goes_on);
         self.gauges.steps.add(more);
-        self.gauges.tokens.add(more * self.tokens_sent);
+        self.gauges.tokens.add(more * landed.tokens);
+        if done.goes_on {
+            self.flights.send(ctx.now(), landed.tokens);
+        }
         let mut applied = self.scheduler.apply(&mut done);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
@@ -241,6 +246,7 @@ impl Group {
         }
         self.give_up(now);
         self.plan(ctx);
+        self.flights.settle();
         self.drain.tell(now, amounts(self.scheduler.begun()));
         self.learn();
         self.ask(ctx);
@@ -282,21 +288,20 @@ impl Group {
         if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
             ctx.wake_at(due);
         } else if self.scheduler.in_flight() || self.watch.is_trying() {
-            let due = self.sent + STEP_PATIENCE;
+            let due = self.flights.since().unwrap_or(now) + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
             ctx.wake_at(due);
         } else if let Some(step) = self.watch.try_next(now) {
-            self.sent = now;
+            self.flights.send(now, 0);
             self.run(step, ctx);
         } else if let Some(step) = self.scheduler.plan() {
-            self.sent = now;
             if self.predicted.is_none() {
                 self.watch.sent(&step);
             }
             self.gauges.steps.add(1);
             let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
             self.gauges.tokens.add(tokens);
-            self.tokens_sent = tokens;
+            self.flights.send(now, tokens);
             for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
                 let stage = Event::Stage {
                     request: row.sequence.request.0,

@@ -460,6 +460,9 @@ pub struct StepDone {
     pub again: u32,
     /// It is being run once more.
     pub goes_on: bool,
+    /// How long the rank had done nothing when it began, since the end of the step before; `None` for its first one, and
+    /// where nothing is computed.
+    pub gap: Option<Duration>,
     /// One entry a row: the token chosen, where one was asked for and the logits are numbers.
     pub tokens: Vec<Option<Chosen>>,
     /// Logits that were asked for.

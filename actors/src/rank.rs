@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_kernels::{Backend, KvLayout, KvMemory, Local, Model, Row, Scratch, Span, Want};
-use millstream_runtime::{Actor, Ctx, ReplyOut};
+use millstream_runtime::{Actor, Ctx, ReplyOut, Time};
 
 use crate::message::{Export, Exported, Import, Observed, Place, RowState, Sample, Step, StepDone, StepRow};
 use crate::sample::Sampler;
@@ -52,6 +52,8 @@ pub struct Rank {
     sampler: Sampler,
     done: ReplyOut<StepDone>,
     cost: StepCost,
+    /// When the last step was computed.
+    ended: Option<Time>,
 }
 
 impl Rank {
@@ -61,7 +63,7 @@ impl Rank {
         // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
         let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
-        let mut rank = Self { model, backend, kv, buffers, scratch, sampler, done, cost };
+        let mut rank = Self { model, backend, kv, buffers, scratch, sampler, done, cost, ended: None };
         if let Some(tokens) = reserve {
             rank.reserve(tokens);
         }
@@ -209,8 +211,12 @@ impl Actor for Rank {
 
     fn handle(&mut self, step: Step, ctx: &mut Ctx<'_>) {
         let tokens: usize = step.rows.iter().map(|row| row.tokens.len()).sum();
-        ctx.spend(self.cost.step + self.cost.token * tokens as u32);
-        let done = self.run(step);
+        let cost = self.cost.step + self.cost.token * tokens as u32;
+        ctx.spend(cost);
+        let gap = self.ended.map(|ended| ctx.now().saturating_since(ended));
+        let done = StepDone { gap, ..self.run(step) };
+        // The simulator's time stands still meanwhile.
+        self.ended = Some(ctx.now() + cost);
         self.done.reply(done);
     }
 }
