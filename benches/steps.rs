@@ -2,7 +2,8 @@
 //!
 //! So many streams at once in a joined group: how long its rank waits between the end of a step and the beginning of the
 //! next one, as a share of what a step takes, and the tokens a second of all streams together. One more client comes while
-//! they run: how long it waits for its first token, beside what a step takes.
+//! they run: how long it waits for its first token, beside what a step takes. With one step in flight, and with the next one
+//! planned while one runs, by turns.
 
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
 
@@ -131,7 +132,7 @@ async fn main() -> Result<()> {
     println!("{}: {} streams of {} tokens", options.model, options.streams, options.tokens);
     println!("  loop                    step     gap   gap/step   tokens/s   first token of who comes late");
     for number in 0..options.rounds {
-        for (name, lines) in [("synchronous", "")] {
+        for (name, lines) in [("synchronous", ""), ("planned ahead", "plan_ahead = true")] {
             let mill = Mill::start(&options, &resources, lines).await?;
             whole(mill.ask(999_999, 8)?).await?;
             let [step, gap, rate, late] = round(&options, &mill, number).await?;

@@ -79,13 +79,13 @@ pub struct Group {
 impl Group {
     /// Nothing to do yet.
     pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>, known: Arc<Known>) -> Self {
-        let watch = Watch::new(&bounds, known);
+        let (watch, ahead) = (Watch::new(&bounds, known), bounds.ahead);
         let mut scheduler = Scheduler::new(bounds);
         scheduler.predict_with(watch.coefficients());
         let store = lanes.store.clone().map(StoreDoor::new);
         let predicted = match &lanes.steps {
             Steps::Rank(_) => None,
-            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone())),
+            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone(), ahead)),
         };
         let group = Self {
             scheduler,
@@ -217,13 +217,12 @@ impl Group {
         if let Some(gap) = done.gap.filter(|_| landed.follows && landed.tokens > 0) {
             self.gauges.step_gaps.add(gap);
         }
-        let more = done.again as usize + usize::from(done.goes_on);
+        let planned = self.scheduler.steps();
+        let mut applied = self.scheduler.apply(&mut done);
+        self.flights.go_on(ctx.now(), landed.tokens, self.scheduler.flying());
+        let more = (self.scheduler.steps() - planned) as usize;
         self.gauges.steps.add(more);
         self.gauges.tokens.add(more * landed.tokens);
-        if done.goes_on {
-            self.flights.send(ctx.now(), landed.tokens);
-        }
-        let mut applied = self.scheduler.apply(&mut done);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
             let why = "the model computes a logit that is not a number: are its weights damaged?";
@@ -285,8 +284,8 @@ impl Group {
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
-            ctx.wake_at(due);
+        if self.predicted.is_some() {
+            // It is always there.
         } else if self.scheduler.in_flight() || self.watch.is_trying() {
             let due = self.flights.since().unwrap_or(now) + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
@@ -294,33 +293,42 @@ impl Group {
         } else if let Some(step) = self.watch.try_next(now) {
             self.flights.send(now, 0);
             self.run(step, ctx);
-        } else if let Some(step) = self.scheduler.plan() {
-            if self.predicted.is_none() {
-                self.watch.sent(&step);
-            }
-            self.gauges.steps.add(1);
-            let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
-            self.gauges.tokens.add(tokens);
-            self.flights.send(now, tokens);
-            for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
-                let stage = Event::Stage {
-                    request: row.sequence.request.0,
-                    stage: "chunk",
-                    value: row.tokens.len() as u64,
-                };
-                ctx.event(stage);
-            }
-            self.run(step, ctx);
         }
+        while !self.watch.is_trying()
+            && let Some(step) = self.scheduler.plan()
+        {
+            self.send(step, ctx);
+        }
+        let Some(rank) = &mut self.predicted else { return };
+        if let Some(leap) = rank.leap() {
+            rank.stretch(self.scheduler.repeats(leap));
+        }
+        rank.due().into_iter().for_each(|due| ctx.wake_at(due));
+    }
+
+    fn send(&mut self, step: Step, ctx: &mut Ctx<'_>) {
+        if self.predicted.is_none() {
+            self.watch.sent(&step);
+        }
+        self.gauges.steps.add(1);
+        let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
+        self.gauges.tokens.add(tokens);
+        self.flights.send(ctx.now(), tokens);
+        for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
+            let stage = Event::Stage {
+                request: row.sequence.request.0,
+                stage: "chunk",
+                value: row.tokens.len() as u64,
+            };
+            ctx.event(stage);
+        }
+        self.run(step, ctx);
     }
 
     fn run(&mut self, step: Step, ctx: &mut Ctx<'_>) {
         match (&self.lanes.steps, &mut self.predicted) {
             (Steps::Rank(lane), _) => lane.send(step),
-            (Steps::Predicted(_), Some(rank)) => {
-                let times = self.scheduler.repeats(rank.leap());
-                ctx.wake_at(rank.begin(step, times, ctx.now()));
-            }
+            (Steps::Predicted(_), Some(rank)) => rank.take(step, ctx.now()),
             (Steps::Predicted(_), None) => unreachable!("a group that predicts was made with what predicts"),
         }
     }

@@ -11,7 +11,9 @@ use millstream_runtime::{Actor, Ctx, ReplyOut, Time};
 use crate::message::{Export, Exported, Import, Observed, Place, RowState, Sample, Step, StepDone, StepRow};
 use crate::sample::Sampler;
 use crate::store::Buffers;
+use follow::Follow;
 
+pub mod follow;
 mod images;
 pub mod predicted;
 
@@ -52,7 +54,9 @@ pub struct Rank {
     sampler: Sampler,
     done: ReplyOut<StepDone>,
     cost: StepCost,
-    /// When the last step was computed.
+    /// What the last step chose.
+    follow: Follow,
+    /// When it was computed.
     ended: Option<Time>,
 }
 
@@ -63,7 +67,18 @@ impl Rank {
         // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
         let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
-        let mut rank = Self { model, backend, kv, buffers, scratch, sampler, done, cost, ended: None };
+        let mut rank = Self {
+            model,
+            backend,
+            kv,
+            buffers,
+            scratch,
+            sampler,
+            done,
+            cost,
+            follow: Follow::default(),
+            ended: None,
+        };
         if let Some(tokens) = reserve {
             rank.reserve(tokens);
         }
@@ -92,7 +107,9 @@ impl Rank {
             };
             done.expect("groups that hand over share one layout");
         }
-        let chosen = self.forward(&step.rows);
+        let mut follow = std::mem::take(&mut self.follow);
+        let chosen = follow.run(step.rows, |rows| self.forward(rows));
+        self.follow = follow;
         let exported = step.exports.into_iter().map(|export| self.export(export)).collect();
         StepDone { number: step.number, exported, ..chosen }
     }

@@ -63,6 +63,14 @@ impl Flights {
         Landed { tokens, time, follows }
     }
 
+    /// Of a run that stood for several steps, so many are on their way, of so many tokens each.
+    pub fn go_on(&mut self, now: Time, tokens: usize, flying: usize) {
+        self.steps.truncate(flying);
+        while self.steps.len() < flying {
+            self.send(now, tokens);
+        }
+    }
+
     /// The turn is over: what is sent later does not follow what was back in it.
     pub fn settle(&mut self) {
         self.in_turn = false;
