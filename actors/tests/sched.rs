@@ -194,10 +194,10 @@ fn a_request_that_never_fits_is_refused_at_once() {
 }
 
 /// Many who come at once.
-fn crowd(chunk_tokens: usize, blocks: usize) -> World {
+fn crowd(chunk_tokens: usize, blocks: usize, ahead: bool) -> World {
     let (waiting_max, waiting_tokens_max) = (16, 50_000);
     let bounds = bounds(true, 16, blocks);
-    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max, waiting_tokens_max, ..bounds };
+    let bounds = Bounds { chunk_tokens, sequences_max: 16, waiting_max, waiting_tokens_max, ahead, ..bounds };
     let mut world = World::new(bounds);
     for id in 1..=16 {
         world.add(request(id, &prompt(id, 2000, 2010), 1));
@@ -207,10 +207,11 @@ fn crowd(chunk_tokens: usize, blocks: usize) -> World {
 
 #[test]
 fn many_who_come_at_once_cost_one_prompt() {
-    for (chunk_tokens, blocks) in [(256, 1000), (4096, 2500), (100, 300), (4096, 300)] {
-        let mut world = crowd(chunk_tokens, blocks);
+    let cases = [(256, 1000), (4096, 2500), (100, 300), (4096, 300)];
+    for ((chunk_tokens, blocks), ahead) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let mut world = crowd(chunk_tokens, blocks, ahead);
         assert!(world.finish());
-        assert_eq!(world.computed, 2000 + 16 * 10, "chunks of {chunk_tokens}, {blocks} blocks");
+        assert_eq!(world.computed, 2000 + 16 * 10, "chunks of {chunk_tokens}, {blocks} blocks, {ahead}");
         assert_eq!((cached(&world, 1), cached(&world, 16)), (0, 2000));
         let reused = world.scheduler.reused();
         assert_eq!((reused.sought, reused.found), (16 * 2010, 15 * 2000));
@@ -222,7 +223,7 @@ fn many_who_come_at_once_cost_one_prompt() {
 #[test]
 fn the_one_who_computes_for_all_may_go_away() {
     for gone_after in 1..30 {
-        let mut world = crowd(100, 1000);
+        let mut world = crowd(100, 1000, gone_after % 2 == 0);
         for _ in 0..gone_after {
             world.plan();
             world.done();
