@@ -36,6 +36,13 @@ fn plan(actors: &str, more: &str) -> Source {
     source::from_text(&format!("model = \"builtin\"\n{more}\n{actors}"), "t.toml").expect("it is sound")
 }
 
+/// The same with steps that are planned ahead.
+fn ahead(actors: &str) -> String {
+    ["prefill", "decode"].iter().fold(actors.to_owned(), |text, name| {
+        text.replace(&format!("[actors.{name}]\n"), &format!("[actors.{name}]\nplan_ahead = true\n"))
+    })
+}
+
 fn talks(seed: u64) -> Synthetic {
     Synthetic {
         seed,
@@ -111,6 +118,8 @@ fn steps_that_are_run_as_one_are_steps_that_are_run_alone() {
         ("two groups", plan(JOINED_TWICE, "")),
         ("split", plan(SPLIT, "")),
         ("stored", plan(JOINED, STORED)),
+        ("ahead", plan(&ahead(JOINED), STORED)),
+        ("split and ahead", plan(&ahead(SPLIT), "")),
     ] {
         for seed in 0..6 {
             let leaps = simulate(&source, seed, Options::default());

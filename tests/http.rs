@@ -252,11 +252,14 @@ async fn health_and_metrics_show_the_groups() {
         "millstream_prefix_evicted_blocks_total{group=\"decode\"} 0",
         "millstream_lane_depth{lane=\"http.submit\"} 0",
         "millstream_step_seconds_bucket{group=\"prefill\",le=\"+Inf\"} 1",
+        "millstream_step_gap_seconds_count{group=\"prefill\"} 0",
         "millstream_step_prediction_error{group=\"decode\"}",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
     assert!(metrics.contains("millstream_inter_token_seconds_bucket"));
+    let gaps = "millstream_step_gap_seconds_count{group=\"decode\"} ";
+    assert!(metrics.contains(gaps) && !metrics.contains(&format!("{gaps}0")), "eight tokens, seven steps");
     house.server.stop().await;
 }
 

@@ -106,7 +106,7 @@ impl Decode {
 
     /// Steps of a simulation that are over by now.
     fn over(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(done) = self.group.over(ctx.now()) {
+        while let Some(done) = self.group.over(ctx.now()) {
             self.done(done, ctx);
         }
     }

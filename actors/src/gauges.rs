@@ -49,6 +49,9 @@ pub struct GroupGauges {
     pub fetches_given_up: Gauge,
     /// What steps with rows took since start.
     pub step_times: Times,
+    /// How long the rank waited before steps with rows since the end of the step before each, since start, where the group
+    /// had work to do all that time.
+    pub step_gaps: Times,
     /// The middle of the relative errors with which recent steps were predicted, in millionths.
     pub step_error: Gauge,
 }
@@ -63,8 +66,10 @@ pub struct Times {
 
 impl Times {
     /// Upper bounds in seconds.
-    pub const BOUNDS: [f64; 13] =
-        [0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.12, 0.25, 0.5, 1.0, 2.5];
+    pub const BOUNDS: [f64; 19] = [
+        0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04,
+        0.06, 0.08, 0.12, 0.25, 0.5, 1.0, 2.5,
+    ];
 
     pub(crate) fn add(&self, time: Duration) {
         let seconds = time.as_secs_f64();

@@ -19,11 +19,13 @@ use crate::request::{Logprobs, Refusal, Request};
 use crate::sched::{Amount, Bounds, Scheduler};
 use crate::sequence::Phase;
 
+mod flights;
 mod load;
 mod store;
 mod trial;
 mod watch;
 
+use flights::Flights;
 pub use load::LoadLane;
 use load::Loads;
 use store::StoreDoor;
@@ -68,10 +70,8 @@ pub struct Group {
     lanes: GroupLanes,
     gauges: Arc<GroupGauges>,
     ended: Vec<Ended>,
-    /// When the step in flight was sent.
-    sent: Time,
-    /// Tokens of that step.
-    tokens_sent: usize,
+    /// Steps that are on their way.
+    flights: Flights,
     /// The prefix store, where the plan has one.
     store: Option<StoreDoor>,
     /// In place of a rank, in a simulation of capacity.
@@ -87,13 +87,13 @@ pub struct Group {
 impl Group {
     /// Nothing to do yet.
     pub fn new(bounds: Bounds, lanes: GroupLanes, gauges: Arc<GroupGauges>, known: Arc<Known>) -> Self {
-        let watch = Watch::new(&bounds, known);
+        let (watch, ahead) = (Watch::new(&bounds, known), bounds.ahead);
         let mut scheduler = Scheduler::new(bounds);
         scheduler.predict_with(watch.coefficients());
         let (store, loads) = (lanes.store.clone().map(StoreDoor::new), Loads::new(lanes.loads.clone()));
         let predicted = match &lanes.steps {
             Steps::Rank(_) => None,
-            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone())),
+            Steps::Predicted(prediction) => Some(PredictedRank::new(prediction.clone(), ahead)),
         };
         let group = Self {
             scheduler,
@@ -101,8 +101,7 @@ impl Group {
             lanes,
             gauges,
             ended: Vec::new(),
-            sent: Time::ZERO,
-            tokens_sent: 0,
+            flights: Flights::default(),
             store,
             predicted,
             watch,
@@ -210,25 +209,30 @@ impl Group {
     pub fn over(&mut self, now: Time) -> Option<StepDone> {
         let rank = self.predicted.as_mut()?;
         let done = rank.over(now)?;
-        let took = rank.take_times();
-        took.into_iter().for_each(|step| self.time(step));
+        let (took, tokens) = (rank.take_times(), self.flights.tokens());
+        took.into_iter().for_each(|step| self.time(step, tokens));
         Some(done)
     }
 
     /// Applies a step and sends its tokens on. Returns them, and the exports for whoever asked.
     pub fn done(&mut self, mut done: StepDone, ctx: &mut Ctx<'_>) -> (Vec<NewToken>, Vec<Exported>) {
+        let landed = self.flights.land(ctx.now());
         if self.watch.tried(ctx.now()) {
             return (Vec::new(), Vec::new());
         }
         if self.predicted.is_none() {
-            let took = ctx.now().saturating_since(self.sent);
-            self.watch.done(took);
-            self.time(took);
+            self.watch.done(landed.time);
+            self.time(landed.time, landed.tokens);
         }
-        let more = done.again as usize + usize::from(done.goes_on);
-        self.gauges.steps.add(more);
-        self.gauges.tokens.add(more * self.tokens_sent);
+        if let Some(gap) = done.gap.filter(|_| landed.follows && landed.tokens > 0) {
+            self.gauges.step_gaps.add(gap);
+        }
+        let planned = self.scheduler.steps();
         let mut applied = self.scheduler.apply(&mut done);
+        self.flights.go_on(ctx.now(), landed.tokens, self.scheduler.flying());
+        let more = (self.scheduler.steps() - planned) as usize;
+        self.gauges.steps.add(more);
+        self.gauges.tokens.add(more * landed.tokens);
         for sequence in done.unsound {
             applied.tokens.retain(|token| token.request.sequence() != sequence);
             let why = "the model computes a logit that is not a number: are its weights damaged?";
@@ -250,10 +254,11 @@ impl Group {
             self.drop_sequence(sequence, Departure::Dropped);
         }
         self.give_up(now);
+        self.tell();
         self.plan(ctx);
+        self.flights.settle();
         self.drain.tell(now, amounts(self.scheduler.begun()));
         self.learn();
-        self.tell();
         self.ask(ctx);
         if !self.ended.is_empty() {
             self.lanes.ended.send(std::mem::take(&mut self.ended));
@@ -295,44 +300,53 @@ impl Group {
 
     fn plan(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        if let Some(due) = self.predicted.as_ref().and_then(PredictedRank::due) {
-            ctx.wake_at(due);
+        if self.predicted.is_some() {
+            // It is always there.
         } else if self.scheduler.in_flight() || self.watch.is_trying() {
-            let due = self.sent + STEP_PATIENCE;
+            let due = self.flights.since().unwrap_or(now) + STEP_PATIENCE;
             assert!(now < due, "the rank has not answered a step for {} s", STEP_PATIENCE.as_secs());
             ctx.wake_at(due);
         } else if let Some(step) = self.watch.try_next(now) {
-            self.sent = now;
-            self.run(step, ctx);
-        } else if let Some(step) = self.scheduler.plan() {
-            self.sent = now;
-            if self.predicted.is_none() {
-                self.watch.sent(&step);
-            }
-            self.gauges.steps.add(1);
-            let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
-            self.gauges.tokens.add(tokens);
-            self.tokens_sent = tokens;
-            for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
-                let stage = Event::Stage {
-                    request: row.sequence.request.0,
-                    stage: "chunk",
-                    value: row.tokens.len() as u64,
-                };
-                ctx.event(stage);
-            }
+            self.flights.send(now, 0);
             self.run(step, ctx);
         }
+        while !self.watch.is_trying()
+            && let Some(step) = self.scheduler.plan()
+        {
+            self.send(step, ctx);
+        }
+        let Some(rank) = &mut self.predicted else { return };
+        if let Some(leap) = rank.leap() {
+            let rows = self.scheduler.count(Phase::Running) as u64;
+            let news = self.loads.steps_to_news(self.scheduler.held(), rows);
+            rank.stretch(self.scheduler.repeats(leap.min(news)));
+        }
+        rank.due().into_iter().for_each(|due| ctx.wake_at(due));
+    }
+
+    fn send(&mut self, step: Step, ctx: &mut Ctx<'_>) {
+        if self.predicted.is_none() {
+            self.watch.sent(&step);
+        }
+        self.gauges.steps.add(1);
+        let tokens = step.rows.iter().map(|row| row.tokens.len()).sum();
+        self.gauges.tokens.add(tokens);
+        self.flights.send(ctx.now(), tokens);
+        for row in step.rows.iter().filter(|row| row.tokens.len() > 1) {
+            let stage = Event::Stage {
+                request: row.sequence.request.0,
+                stage: "chunk",
+                value: row.tokens.len() as u64,
+            };
+            ctx.event(stage);
+        }
+        self.run(step, ctx);
     }
 
     fn run(&mut self, step: Step, ctx: &mut Ctx<'_>) {
         match (&self.lanes.steps, &mut self.predicted) {
             (Steps::Rank(lane), _) => lane.send(step),
-            (Steps::Predicted(_), Some(rank)) => {
-                let news = self.loads.steps_to_news(self.scheduler.held(), step.rows.len() as u64);
-                let times = self.scheduler.repeats(rank.leap().min(news));
-                ctx.wake_at(rank.begin(step, times, ctx.now()));
-            }
+            (Steps::Predicted(_), Some(rank)) => rank.take(step, ctx.now()),
             (Steps::Predicted(_), None) => unreachable!("a group that predicts was made with what predicts"),
         }
     }

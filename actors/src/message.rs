@@ -429,6 +429,9 @@ pub struct StepRow {
     pub sample: Option<Sample>,
     /// Positions relative to `start` whose logits are wanted, ascending.
     pub observe: Vec<u32>,
+    /// Set when the only token is the one that the step before chooses for this sequence; 0 stands in its place. If it is one
+    /// of these, or there is none, the row is not run. The row chooses a token.
+    pub follows: Option<Vec<u32>>,
 }
 
 /// The part of a row that only models with a state look at; `millstream_kernels::Local` says what it means.
@@ -478,9 +481,13 @@ pub struct StepDone {
     /// So many times more it was run, each time with every row one token on and the same token chosen: a rank that computes
     /// says 0, one of the simulator may stand for many steps ([`crate::rank::predicted`]).
     pub again: u32,
-    /// It is being run once more.
-    pub goes_on: bool,
-    /// One entry a row: the token chosen, where one was asked for and the logits are numbers.
+    /// So many more of the same rows are in flight: the one that is being run, and one behind it. Whatever was in flight
+    /// before is among those that were run, or these.
+    pub goes_on: u32,
+    /// How long the rank had done nothing when it began, since the end of the step before; `None` for its first one, and
+    /// where nothing is computed.
+    pub gap: Option<Duration>,
+    /// One entry a row: the token chosen, where one was asked for, the row was run and the logits are numbers.
     pub tokens: Vec<Option<Chosen>>,
     /// Logits that were asked for.
     pub observed: Vec<Observed>,

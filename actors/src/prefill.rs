@@ -124,7 +124,7 @@ impl Prefill {
 
     /// Steps of a simulation that are over by now.
     fn over(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(done) = self.group.over(ctx.now()) {
+        while let Some(done) = self.group.over(ctx.now()) {
             let (news, exported) = self.group.done(done, ctx);
             self.done(&news, exported, ctx);
         }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_kernels::{Backend, KvLayout, KvMemory, Local, Model, Row, Scratch, Span, Want};
-use millstream_runtime::{Actor, Ctx, ReplyOut};
+use millstream_runtime::{Actor, Ctx, ReplyOut, Time};
 
 use crate::message::{Export, Exported, Import, Observed, Place, RowState, Sample, Step, StepDone, StepRow};
 use crate::sample::Sampler;
 use crate::store::Buffers;
+use follow::Follow;
 
+pub mod follow;
 mod images;
 pub mod predicted;
 
@@ -52,6 +54,10 @@ pub struct Rank {
     sampler: Sampler,
     done: ReplyOut<StepDone>,
     cost: StepCost,
+    /// What the last step chose.
+    follow: Follow,
+    /// When it was computed.
+    ended: Option<Time>,
 }
 
 impl Rank {
@@ -61,7 +67,18 @@ impl Rank {
         // Whoever planned the group has asked for as much and given it back; meanwhile another may have taken it.
         let kv = KvMemory::granted(layout, blocks, slots).unwrap_or_else(|error| panic!("{error}"));
         let (scratch, sampler) = (Scratch::default(), Sampler::default());
-        let mut rank = Self { model, backend, kv, buffers, scratch, sampler, done, cost };
+        let mut rank = Self {
+            model,
+            backend,
+            kv,
+            buffers,
+            scratch,
+            sampler,
+            done,
+            cost,
+            follow: Follow::default(),
+            ended: None,
+        };
         if let Some(tokens) = reserve {
             rank.reserve(tokens);
         }
@@ -90,7 +107,9 @@ impl Rank {
             };
             done.expect("groups that hand over share one layout");
         }
-        let chosen = self.forward(&step.rows);
+        let mut follow = std::mem::take(&mut self.follow);
+        let chosen = follow.run(step.rows, |rows| self.forward(rows));
+        self.follow = follow;
         let exported = step.exports.into_iter().map(|export| self.export(export)).collect();
         StepDone { number: step.number, exported, ..chosen }
     }
@@ -209,8 +228,12 @@ impl Actor for Rank {
 
     fn handle(&mut self, step: Step, ctx: &mut Ctx<'_>) {
         let tokens: usize = step.rows.iter().map(|row| row.tokens.len()).sum();
-        ctx.spend(self.cost.step + self.cost.token * tokens as u32);
-        let done = self.run(step);
+        let cost = self.cost.step + self.cost.token * tokens as u32;
+        ctx.spend(cost);
+        let gap = self.ended.map(|ended| ctx.now().saturating_since(ended));
+        let done = StepDone { gap, ..self.run(step) };
+        // The simulator's time stands still meanwhile.
+        self.ended = Some(ctx.now() + cost);
         self.done.reply(done);
     }
 }

@@ -12,7 +12,7 @@
 //!    in its old place. The first therefore always gets on, and a preempted answer goes on with the tokens it would
 //!    have had, since those depend on the request alone.
 //!
-//! One step is in flight at a time; what it touches is not given back before it is done.
+//! One step is in flight at a time, or two (`sched/ahead.rs`); what one touches is not given back before it is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,12 @@ use millstream_runtime::Time;
 
 use crate::balance::{Held, Report};
 use crate::kv::{BlockId, HashChain, Pool};
-use crate::message::{Chosen, Export, Found, Import, Observed, Place, SequenceId, Step, StepDone, Token};
+use crate::message::{Export, Found, Import, Observed, Place, SequenceId, Step, StepDone, Token};
 use crate::request::{Logprobs, Refusal, Request};
 use crate::sequence::{Phase, Sequence, State};
 use crate::store::Payload;
 
+mod ahead;
 mod budget;
 mod leap;
 mod plan;
@@ -34,6 +35,7 @@ mod reuse;
 mod snapshot;
 mod stored;
 
+use ahead::{Flight, Flights, Part};
 pub use budget::Timing;
 pub use queue::Amount;
 use queue::Queue;
@@ -72,6 +74,8 @@ pub struct Bounds {
     pub store: Option<StoreBounds>,
     /// Set where the time of steps is predicted.
     pub timing: Option<Timing>,
+    /// The next step is planned while one runs.
+    pub ahead: bool,
 }
 
 /// What a group of a model with a state keeps to.
@@ -121,14 +125,6 @@ pub struct Detached {
     pub state: Option<State>,
 }
 
-struct Flight {
-    number: u64,
-    /// Order of arrival and tokens of each row.
-    rows: Vec<(u64, usize)>,
-    /// It moves no bytes.
-    computes_only: bool,
-}
-
 /// See the module.
 pub struct Scheduler {
     bounds: Bounds,
@@ -142,7 +138,7 @@ pub struct Scheduler {
     shelf: Shelf,
     taken: Taken,
     queue: Queue,
-    flight: Option<Flight>,
+    flights: Flights,
     steps: u64,
     preemptions: u64,
     reused: Reused,
@@ -163,7 +159,7 @@ impl Scheduler {
             shelf: Shelf::default(),
             taken: Taken::default(),
             queue: Queue::default(),
-            flight: None,
+            flights: Flights::new(),
             steps: 0,
             preemptions: 0,
             reused: Reused::default(),
@@ -231,60 +227,59 @@ impl Scheduler {
         self.exports.push(export);
     }
 
-    /// The next step, if there is something to do and none is in flight.
+    /// The next step, if there is something to do, and none in flight or one that it may be behind.
     pub fn plan(&mut self) -> Option<Step> {
-        if self.flight.is_some() {
+        if !self.may_plan() {
             return None;
         }
         let (arrivals, rows) = self.rows();
         let imports: Vec<Import> = self.imports.drain(..).map(|(_, import)| import).collect();
         let mut exports = std::mem::take(&mut self.exports);
-        exports.extend(self.shelf.export());
+        exports.extend(self.shelf.export(self.steps + 1));
         exports.extend(self.snapshots(&arrivals));
         if rows.is_empty() && imports.is_empty() && exports.is_empty() {
             return None;
         }
         self.steps += 1;
         let computes_only = imports.is_empty() && exports.is_empty();
-        self.flight = Some(Flight { number: self.steps, rows: arrivals, computes_only });
+        let parts = arrivals.into_iter().zip(&rows).map(|(share, row)| Part::new(share, row)).collect();
+        self.fly(Flight { number: self.steps, parts, computes_only });
         Some(Step { number: self.steps, imports, rows, exports })
     }
 
-    /// What the step in flight brought. Panics on any other step: the rank and the group would disagree from here on.
+    /// What the first step in flight brought. Panics on any other one: the rank and the group would disagree from here on.
     pub fn apply(&mut self, done: &mut StepDone) -> Applied {
-        let flight = self.flight.take().expect("a step is done only while one is in flight");
+        let flight = self.flights.pop_front().expect("a step is done only while one is in flight");
         assert_eq!(flight.number, done.number, "the rank answers the step in flight");
-        assert_eq!(flight.rows.len(), done.tokens.len(), "one entry a row");
-        self.shelf.read(&mut self.pool);
-        self.taken.read(&mut self.pool);
+        assert_eq!(flight.parts.len(), done.tokens.len(), "one entry a row");
+        self.shelf.read(flight.number, &mut self.pool);
+        self.taken.read(flight.number, &mut self.pool);
         let mut applied = Applied { observed: std::mem::take(&mut done.observed), ..Applied::default() };
-        for (&(arrival, count), token) in flight.rows.iter().zip(&done.tokens) {
-            self.advance((arrival, count), (token.as_ref(), done.again), &mut applied);
+        if done.again + done.goes_on > 0 {
+            self.forget_behind();
+            self.steps = flight.number + u64::from(done.again);
         }
-        self.steps += u64::from(done.again);
-        if done.goes_on {
-            self.go_again(flight.rows);
+        for (part, token) in flight.parts.iter().zip(&done.tokens) {
+            self.advance(part, (token.as_ref(), done.again), &mut applied);
         }
-        let doomed = self.sequences.iter().filter(|(_, s)| s.phase == Phase::Doomed).map(|(&n, _)| n);
-        for arrival in doomed.collect::<Vec<_>>() {
-            self.remove(arrival);
-        }
+        (0..done.goes_on).for_each(|_| self.go_again(&flight.parts));
+        self.bury(flight.number + u64::from(done.again));
         applied
     }
 
-    /// Forgets a sequence; its blocks and slot are free now, or when the step in flight is done. False when it is not known.
+    /// Forgets a sequence; its blocks and slot are free now, or when what is in flight is done. False when it is not known.
     pub fn abort(&mut self, id: SequenceId) -> bool {
         let Some((&arrival, sequence)) = self.find(id) else { return false };
         if sequence.phase == Phase::Doomed {
             return false;
         }
         self.imports.retain(|(owner, _)| *owner != arrival);
-        if self.flight.is_none() {
+        if self.flights.is_empty() {
             self.remove(arrival);
         } else {
             self.arrivals.remove(&id);
             if let Some(sequence) = self.sequences.get_mut(&arrival) {
-                sequence.phase = Phase::Doomed;
+                (sequence.phase, sequence.doomed) = (Phase::Doomed, self.steps);
             }
         }
         true
@@ -341,7 +336,17 @@ impl Scheduler {
 
     /// Whether a step is in flight.
     pub fn in_flight(&self) -> bool {
-        self.flight.is_some()
+        !self.flights.is_empty()
+    }
+
+    /// Steps that were planned so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Steps in flight.
+    pub fn flying(&self) -> usize {
+        self.flights.len()
     }
 
     /// Sequences that lost their blocks to an older one so far.
@@ -352,32 +357,6 @@ impl Scheduler {
     /// What was looked for and found so far.
     pub fn reused(&self) -> Reused {
         self.reused
-    }
-
-    fn advance(
-        &mut self,
-        (arrival, count): (u64, usize),
-        (chosen, again): (Option<&Chosen>, u32),
-        applied: &mut Applied,
-    ) {
-        let count = count + again as usize;
-        if again > 0 {
-            self.reserve_for(arrival, count);
-        }
-        let sequence =
-            self.sequences.get_mut(&arrival).expect("a sequence in flight is kept until the step is done");
-        let token = chosen.map(|chosen| sequence.push(chosen, again, &self.bounds.end_tokens));
-        sequence.pass(count);
-        reuse::seal((arrival, sequence), &mut self.pool, &mut self.shelf, &self.bounds);
-        if sequence.phase == Phase::Doomed {
-            return;
-        }
-        let Some(token) = token else { return };
-        if token.finish.is_some() {
-            self.take_answer(arrival);
-            self.remove(arrival);
-        }
-        applied.tokens.push(token);
     }
 
     fn check_reach(&self, request: &Request) -> Result<(), Refusal> {
@@ -397,7 +376,7 @@ impl Scheduler {
 
     fn insert(&mut self, mut sequence: Sequence) {
         self.arrived += 1;
-        sequence.since = self.steps;
+        (sequence.since, sequence.grows) = (self.steps, self.bounds.answers);
         let twin = self.arrivals.insert(sequence.id(), self.arrived);
         assert!(twin.is_none(), "{:?} is here already", sequence.id());
         self.sequences.insert(self.arrived, sequence);

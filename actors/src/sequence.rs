@@ -17,7 +17,7 @@ pub enum Phase {
     Arriving,
     /// Takes part in steps.
     Running,
-    /// Nobody wants it any more; a step in flight still touches its blocks.
+    /// Nobody wants it any more; steps in flight still touch its blocks.
     Doomed,
 }
 
@@ -51,6 +51,14 @@ pub struct Sequence {
     pub tokens: Vec<u32>,
     /// How many of `tokens` have their KV entries.
     pub computed: usize,
+    /// Positions behind them that rows in flight compute.
+    pub ahead: usize,
+    /// Rows in flight that choose a token.
+    choosing: usize,
+    /// Whether answers grow where it is.
+    pub grows: bool,
+    /// Once it is doomed: the last step that touches it.
+    pub doomed: u64,
     /// The block table.
     pub blocks: Vec<BlockId>,
     /// What it keeps beside them.
@@ -98,6 +106,10 @@ impl Sequence {
             request,
             tokens,
             computed: 0,
+            ahead: 0,
+            choosing: 0,
+            grows: true,
+            doomed: 0,
             blocks: Vec::new(),
             state: None,
             sealed: 0,
@@ -130,9 +142,34 @@ impl Sequence {
         Owner::Sequence(self.id())
     }
 
-    /// Tokens that wait for a step; at least 1 while the sequence lives.
+    /// Where its next row begins: behind what is computed, and what is in flight.
+    pub fn next(&self) -> usize {
+        self.computed + self.ahead
+    }
+
+    /// Tokens that wait for a step, with one that a row in flight chooses and that is not the last; at least 1 while the
+    /// sequence lives and nothing of it is in flight.
     pub fn pending(&self) -> usize {
+        let grows = self.grows && self.answer().len() + self.choosing < self.request.tokens_max as usize;
+        let coming = if grows { self.choosing } else { self.choosing.saturating_sub(1) };
+        (self.tokens.len() + coming).saturating_sub(self.next())
+    }
+
+    /// Tokens that have no entries yet, in flight or not.
+    pub fn uncomputed(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// A row of so many tokens is in flight.
+    pub fn fly(&mut self, count: usize, chooses: bool) {
+        self.ahead += count;
+        self.choosing += usize::from(chooses);
+    }
+
+    /// The first of its rows in flight is done.
+    pub fn land(&mut self, count: usize, chooses: bool) {
+        self.ahead -= count;
+        self.choosing -= usize::from(chooses);
     }
 
     /// Tokens, from the first, that need not be computed if they are found: those before the last one and before the
@@ -194,7 +231,7 @@ impl Sequence {
             slot,
             valid_from: valid_from as u32,
             written: written as u32,
-            before: self.tokens[self.computed.saturating_sub(BEFORE)..self.computed].to_vec(),
+            before: self.tokens[self.next().saturating_sub(BEFORE)..self.next()].to_vec(),
             decoder_from: self.decoder_from(keep),
         })
     }
@@ -224,9 +261,9 @@ impl Sequence {
         Token { request: Arc::clone(request), position, id, again, logprobs, finish, found }
     }
 
-    /// How its next token is chosen. No token that would end it may be, before it is as long as it must be.
+    /// How the next token is chosen that no row in flight does. No token that would end it may be, before it is as long as it must be.
     pub fn sample(&self, end_tokens: &[u32]) -> Sample {
-        let (request, position) = (&self.request, self.answer().len() as u32);
+        let (request, position) = (&self.request, (self.answer().len() + self.choosing) as u32);
         let early = position < request.tokens_min;
         Sample {
             sampling: Arc::clone(&request.sampling),
@@ -238,7 +275,7 @@ impl Sequence {
     }
 
     /// Tokens that end it.
-    fn ends<'a>(&'a self, end_tokens: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+    pub fn ends<'a>(&'a self, end_tokens: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
         let own = if self.request.ignore_end { &[] } else { end_tokens };
         own.iter().chain(self.request.stop_tokens.iter()).copied()
     }

@@ -25,7 +25,7 @@ fn requests() -> Vec<Submit> {
     (1u64..).zip(prompts).map(|(id, prompt)| submit(id, &prompt, TOKENS)).collect()
 }
 
-/// Topologies that the seeds take turns at: one group, two groups, small memory, several groups of each.
+/// Topologies that the seeds take turns at: one group, two groups, small memory, several groups of each, steps that are planned ahead.
 fn plans(small: &str) -> Vec<Plan> {
     let small = format!("memory = \"{small}\"");
     vec![
@@ -34,6 +34,8 @@ fn plans(small: &str) -> Vec<Plan> {
         plan("chunk_tokens = 32\nlease = \"200ms\"", "joined = false"),
         plan(&format!("{small}\nchunk_tokens = 7"), &format!("joined = false\n{small}")),
         plan("groups = 2\nchunk_tokens = 64", "groups = 2\njoined = false"),
+        plan("chunk_tokens = 16", &format!("joined = true\nplan_ahead = true\n{small}")),
+        plan("chunk_tokens = 32\nplan_ahead = true", "joined = false\nplan_ahead = true"),
     ]
 }
 

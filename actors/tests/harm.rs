@@ -79,9 +79,10 @@ impl Case {
         let memory = random.one(&self.memory);
         let chunk = random.one(&[16, 64]);
         let (groups, joined) = random.one(&[(1, true), (1, false), (2, false)]);
+        let ahead = random.one(&[false, true]);
         let (prefill, decode) = (
-            format!("chunk_tokens = {chunk}\ngroups = {groups}\nmemory = \"{memory}\""),
-            format!("joined = {joined}\nmemory = \"{memory}\""),
+            format!("chunk_tokens = {chunk}\ngroups = {groups}\nmemory = \"{memory}\"\nplan_ahead = {ahead}"),
+            format!("joined = {joined}\nmemory = \"{memory}\"\nplan_ahead = {ahead}"),
         );
         let host = random.one(&["100KiB", "4MiB"]);
         let disk = random.one(&["1MiB", "64MiB"]);

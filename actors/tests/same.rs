@@ -1,4 +1,4 @@
-//! The same answer on every path: joined or split, any chunk size, any number of requests sharing the batch, memory so
+//! The same answer on every path: joined or split, steps planned ahead or not, any chunk size, any number of requests sharing the batch, memory so
 //! small that sequences are preempted, blocks of earlier requests reused or not. Compared token for token with the
 //! answer that a request gets alone. For models with a state the replay is exact here, so it holds for them too.
 
@@ -72,6 +72,9 @@ fn plans(small: &str) -> Vec<(&'static str, Plan)> {
         ("split, whole", plan("chunk_tokens = 4096", "joined = false")),
         ("two of each", plan("groups = 2", "groups = 2\njoined = false")),
         ("preempted", plan("block_size = 4", &preempted)),
+        ("joined, ahead", plan("chunk_tokens = 7", "joined = true\nplan_ahead = true")),
+        ("split, ahead", plan("plan_ahead = true", "joined = false\nplan_ahead = true")),
+        ("preempted", plan("block_size = 4", &format!("{preempted}\nplan_ahead = true"))),
         ("nothing reused", plan("prefix_reuse = false", "joined = false\nprefix_reuse = false")),
         ("other blocks", plan("block_size = 8", "joined = false\nblock_size = 8")),
     ]

@@ -21,7 +21,7 @@ fn damaged_weights_fail_the_request_and_not_the_group() {
     bytes[header..].fill(0xff);
     std::fs::write(&weights, bytes).unwrap();
     let resources = Resources::load(folder.path()).expect("the file is of the right form");
-    for joined in ["joined = true", "joined = false"] {
+    for joined in ["joined = true", "joined = false", "joined = true\nplan_ahead = true"] {
         let mut world = World::new(&plan("", joined), &resources, 3, Faults::none());
         world.submit_at(Duration::ZERO, submit(1, &[1, 2, 3], 8));
         world.run();

@@ -186,17 +186,25 @@ fn times(http: &Http) -> Result<Vec<MetricFamily>, prometheus::Error> {
     let rows: Rows<'_> = errors.iter().map(|(name, error)| (name.as_str(), *error)).collect();
     let help = "The middle of the relative errors with which recent steps were predicted.";
     let mut all = gauge("millstream_step_prediction_error", help, "group", &rows)?;
-    let mut family = MetricFamily::default();
-    family.set_name("millstream_step_seconds".to_owned());
-    family.set_help("What steps with rows took, as their group measures it.".to_owned());
-    family.set_field_type(MetricType::HISTOGRAM);
-    family.set_metric(http.mill.gauges().iter().map(|group| histogram(group)).collect());
-    all.push(family);
+    let help = "What steps with rows took, as their group measures it.";
+    all.push(histograms(http, "millstream_step_seconds", help, |group| &group.step_times));
+    let help = "Between the end of a step and the beginning of the next one, while the group had work to do.";
+    all.push(histograms(http, "millstream_step_gap_seconds", help, |group| &group.step_gaps));
     Ok(all)
 }
 
-fn histogram(group: &GroupGauges) -> Metric {
-    let (within, count, seconds) = group.step_times.get();
+/// What something took in each group.
+fn histograms(http: &Http, name: &str, help: &str, times: fn(&GroupGauges) -> &Times) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family.set_metric(http.mill.gauges().iter().map(|group| histogram(&group.name, times(group))).collect());
+    family
+}
+
+fn histogram(group: &str, times: &Times) -> Metric {
+    let (within, count, seconds) = times.get();
     let buckets = Times::BOUNDS.iter().zip(within).map(|(&bound, within)| {
         let mut bucket = Bucket::default();
         bucket.set_upper_bound(bound);
@@ -209,7 +217,7 @@ fn histogram(group: &GroupGauges) -> Metric {
     histogram.set_sample_sum(seconds);
     let mut label = LabelPair::default();
     label.set_name("group".to_owned());
-    label.set_value(group.name.clone());
+    label.set_value(group.to_owned());
     let mut metric = Metric::from_label(vec![label]);
     metric.set_histogram(histogram);
     metric

@@ -146,6 +146,7 @@ fn group_settings(group: &GroupSettings) -> Vec<(&'static str, Scalar)> {
         ("waiting_tokens_max", Scalar::Count(group.waiting_tokens_max)),
         ("lease", Scalar::Time(group.lease)),
         ("pinned", Scalar::Flag(group.pinned)),
+        ("plan_ahead", Scalar::Flag(group.plan_ahead)),
         ("prefix_reuse", Scalar::Flag(group.prefix_reuse)),
     ];
     list.extend(group.step_time.map(|time| ("step_time", Scalar::Time(time))));

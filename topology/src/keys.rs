@@ -260,6 +260,12 @@ macro_rules! group_keys {
                 Preset::None,
                 "Time budget of a step: prompts are cut into the largest chunks that are predicted to fit beside answers.",
             ),
+            key(
+                "plan_ahead",
+                Kind::Flag,
+                Preset::Flag(false),
+                "Whether the next step is planned while one runs: the device does not wait, and who comes begins a step later.",
+            ),
             count("sequences_max", 65_536, 64, "Sequences in one step."),
             key(
                 "block_size",

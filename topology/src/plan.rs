@@ -330,6 +330,8 @@ pub struct GroupSettings {
     /// Time budget of a step: prompts are cut so that it is predicted to be kept.
     #[serde(with = "time_text_if_any")]
     pub step_time: Option<Duration>,
+    /// The next step is planned while one runs.
+    pub plan_ahead: bool,
     /// Sequences in one step.
     pub sequences_max: usize,
     /// Tokens in one block of KV memory: one number for the whole plan.

@@ -339,6 +339,7 @@ fn group(actor: &DraftActor, draft: &Draft) -> GroupSettings {
             section.count32("chunk_tokens")
         }),
         step_time,
+        plan_ahead: section.flag("plan_ahead").unwrap_or(false),
         sequences_max: section.count("sequences_max"),
         block_size: block_size(section, draft),
         memory: section.number("memory"),

@@ -56,6 +56,7 @@ impl Wiring<'_> {
             state: plan.state,
             store: cache_name(self.plan).map(|_| self.store_bounds(&plan)),
             timing: Some(self.timing(&plan)),
+            ahead: settings.plan_ahead,
         };
         let gauges = Arc::new(GroupGauges { name: plan.name.clone(), ..GroupGauges::default() });
         let known = Arc::new(self.known(&plan));

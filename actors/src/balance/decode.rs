@@ -1,4 +1,6 @@
-//! Where fewest requests run, with the fewest keys and values, by what a group can hold of both.
+//! Where fewest requests run, with the fewest keys and values, by what a group can hold of both. Each counts as far as the
+//! request to be placed asks for it: a long one goes where keys and values have room, a short one where requests are few.
+//! That is the choice that adds least to the sum of the squares of both, and so keeps both even.
 //!
 //! A router counts its own requests itself: it sends them, and is told when each has left. Of other routers' it knows what a
 //! group reported last, and *expects* that since then they have sent what it sent, each of them, to the groups that it would
@@ -92,19 +94,41 @@ struct Group {
     own: Held,
     /// From the last report: what others sent, and how far answers have grown.
     others: Held,
-    /// A share of the capacity that others are expected to have taken since.
-    expected: f64,
+    /// What of the capacity others are expected to have taken since.
+    expected: Share,
+}
+
+/// Parts of what a group can hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    requests: f64,
+    tokens: f64,
+}
+
+impl Share {
+    fn plus(self, more: Self, times: f64) -> Self {
+        Self { requests: self.requests + times * more.requests, tokens: self.tokens + times * more.tokens }
+    }
+
+    /// One number of the two, which count as much as `by` has of them.
+    fn weighed(self, by: Self) -> f64 {
+        (self.requests * by.requests + self.tokens * by.tokens)
+            / (by.requests + by.tokens).max(f64::MIN_POSITIVE)
+    }
 }
 
 impl Group {
     /// Which share of the group this is.
-    fn share(&self, held: Held) -> f64 {
+    fn share(&self, held: Held) -> Share {
         let of = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-        of(held.requests, self.capacity.requests) + of(held.tokens, self.capacity.tokens)
+        Share {
+            requests: of(held.requests, self.capacity.requests),
+            tokens: of(held.tokens, self.capacity.tokens),
+        }
     }
 
-    fn load(&self) -> f64 {
-        self.share(self.own) + self.share(self.others) + self.expected
+    fn load(&self) -> Share {
+        self.share(self.own + self.others).plus(self.expected, 1.0)
     }
 }
 
@@ -123,21 +147,26 @@ const GOLDEN: f64 = 0.618_033_988_749_895;
 impl Decodes {
     /// Of `routers`, the one with number `me`.
     pub fn new(capacities: impl IntoIterator<Item = Capacity>, (me, routers): (u64, u64)) -> Self {
-        let group =
-            |capacity| Group { capacity, own: Held::default(), others: Held::default(), expected: 0.0 };
+        let group = |capacity| Group {
+            capacity,
+            own: Held::default(),
+            others: Held::default(),
+            expected: Share::default(),
+        };
         let turn = me as f64 / routers.max(1) as f64;
         Self { groups: capacities.into_iter().map(group).collect(), routers: routers.max(1), turn }
     }
 
     /// The group for one more request; none where there are no groups. It is not counted before it is sent.
     pub fn pick(&self, one: Held) -> Option<usize> {
-        let loads: Vec<f64> = self.groups.iter().map(Group::load).collect();
         if self.routers == 1 {
-            let load = |&number: &usize| loads[number] + self.groups[number].share(one);
-            return (0..loads.len()).min_by(|a, b| load(a).total_cmp(&load(b)));
+            let mean = self.mean(one);
+            let load = |group: &Group| group.load().plus(group.share(one), 1.0).weighed(mean);
+            let loads: Vec<f64> = self.groups.iter().map(load).collect();
+            return (0..loads.len()).min_by(|&a, &b| loads[a].total_cmp(&loads[b]));
         }
         let mut left = self.turn;
-        let shares = self.shares(&loads, one);
+        let shares = self.shares(one);
         let drawn = shares.iter().position(|share| {
             left -= share;
             left < 0.0
@@ -150,17 +179,17 @@ impl Decodes {
         let group = &self.groups[number];
         let all = group.own + group.others + one;
         let fits = all.requests <= group.capacity.requests && all.tokens <= group.capacity.tokens;
-        if fits { group.load() } else { f64::INFINITY }
+        let Share { requests, tokens } = group.load();
+        if fits { requests + tokens } else { f64::INFINITY }
     }
 
     /// It was sent to this group, by this router.
     pub fn add(&mut self, number: usize, one: Held) {
         if self.routers > 1 {
-            let loads: Vec<f64> = self.groups.iter().map(Group::load).collect();
-            let shares = self.shares(&loads, one);
+            let shares = self.shares(one);
             let others = (self.routers - 1) as f64;
             for (group, share) in self.groups.iter_mut().zip(shares) {
-                group.expected += others * share * group.share(one);
+                group.expected = group.expected.plus(group.share(one), others * share);
             }
             self.turn = (self.turn + GOLDEN).fract();
         }
@@ -175,16 +204,22 @@ impl Decodes {
     /// What a group says of itself.
     pub fn report(&mut self, number: usize, report: Report) {
         let group = &mut self.groups[number];
-        (group.others, group.expected) = (report.others(), 0.0);
+        (group.others, group.expected) = (report.others(), Share::default());
     }
 
     /// How one request of each router is shared out, so that groups are as even as can be afterwards; sums up to 1.
-    fn shares(&self, loads: &[f64], one: Held) -> Vec<f64> {
-        let count = loads.len().max(1) as f64;
-        let mean = self.groups.iter().map(|group| group.share(one)).sum::<f64>() / count;
-        let poured = (mean * self.routers as f64).max(f64::MIN_POSITIVE);
-        let level = level(loads, poured);
+    fn shares(&self, one: Held) -> Vec<f64> {
+        let mean = self.mean(one);
+        let loads: Vec<f64> = self.groups.iter().map(|group| group.load().weighed(mean)).collect();
+        let poured = (mean.weighed(mean) * self.routers as f64).max(f64::MIN_POSITIVE);
+        let level = level(&loads, poured);
         loads.iter().map(|load| (level - load).max(0.0) / poured).collect()
+    }
+
+    /// Which share of a group one request is, on average.
+    fn mean(&self, one: Held) -> Share {
+        let part = 1.0 / self.groups.len().max(1) as f64;
+        self.groups.iter().fold(Share::default(), |sum, group| sum.plus(group.share(one), part))
     }
 }
 

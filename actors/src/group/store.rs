@@ -138,10 +138,10 @@ impl Group {
         others
     }
 
-    /// A step is done that took so long: what a token of it took.
-    pub(super) fn time(&mut self, step: Duration) {
-        if let (Some(door), true) = (&mut self.store, self.tokens_sent >= TELLING) {
-            let took = step.as_nanos() as f64 / self.tokens_sent as f64;
+    /// A step of so many tokens is done that took so long: what a token of it took.
+    pub(super) fn time(&mut self, step: Duration, tokens: usize) {
+        if let (Some(door), true) = (&mut self.store, tokens >= TELLING) {
+            let took = step.as_nanos() as f64 / tokens as f64;
             door.token = Some(door.token.map_or(took, |token| token + (took - token) / 8.0));
         }
     }

@@ -104,6 +104,7 @@ impl Trials {
             state,
             sample: None,
             observe: vec![tokens - 1],
+            follows: None,
         }
     }
 }

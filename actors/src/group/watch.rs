@@ -1,6 +1,7 @@
 //! What a group's steps take: each is counted when it is sent and measured when it is done, and coefficients are fitted to
 //! that while the next one runs. A group that knows nothing tries some steps first.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub(super) struct Watch {
     trials: Option<Trials>,
     /// How often what was learnt was told.
     told: u64,
-    /// What the step in flight asks.
-    sent: Work,
+    /// What the steps in flight ask.
+    sent: VecDeque<Work>,
     /// What the last step asked and took, until that is made use of.
     done: Option<(Work, Duration)>,
 }
@@ -39,7 +40,7 @@ impl Watch {
             trials.map(|(timing, positions)| Trials::new(bounds, Arc::clone(&timing.work), positions));
         let work = timing.map(|timing| Arc::clone(&timing.work));
         let estimator = Estimator::new(prior);
-        Self { work, estimator, known, trials, told: 0, sent: Work::default(), done: None }
+        Self { work, estimator, known, trials, told: 0, sent: VecDeque::new(), done: None }
     }
 
     /// Enough was measured for predictions to be relied on.
@@ -83,14 +84,14 @@ impl Watch {
     /// A step goes out.
     pub fn sent(&mut self, step: &Step) {
         if let Some(work) = &self.work {
-            self.sent = step.rows.iter().map(|row| work.row(&shape(row))).sum();
+            self.sent.push_back(step.rows.iter().map(|row| work.row(&shape(row))).sum());
         }
     }
 
-    /// It came back after so long.
+    /// The first of them came back after so long.
     pub fn done(&mut self, time: Duration) {
-        if self.sent.tokens > 0.0 {
-            self.done = Some((self.sent, time));
+        if let Some(sent) = self.sent.pop_front().filter(|sent| sent.tokens > 0.0) {
+            self.done = Some((sent, time));
         }
     }
 

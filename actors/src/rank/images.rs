@@ -73,6 +73,7 @@ mod tests {
             state: None,
             sample: None,
             observe: Vec::new(),
+            follows: None,
         }
     }
 

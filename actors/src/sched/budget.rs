@@ -106,13 +106,13 @@ impl Scheduler {
             fitting = if fits(middle) { (middle, fitting.1) } else { (fitting.0, middle) };
         }
         // A chunk that ends with a block leaves none half full; of a short one that would waste too much of the budget.
-        let beyond = (sequence.computed + fitting.0) % size;
+        let beyond = (sequence.next() + fitting.0) % size;
         let count = match fitting.0 {
             count if count < size => 0,
             count if beyond * SHARE_MAX > count => count,
             count => count - beyond,
         };
-        let least = if budget.advanced { 0 } else { size - sequence.computed % size };
+        let least = if budget.advanced { 0 } else { size - sequence.next() % size };
         count.max(least.min(most))
     }
 
@@ -143,7 +143,7 @@ impl Scheduler {
         let state = sequence.state.as_ref();
         let keep = self.bounds.state.and_then(|state| state.keep);
         timing.work.row(&RowShape {
-            start: sequence.computed as u32,
+            start: sequence.next() as u32,
             tokens: count as u32,
             logits: u32::from(count == sequence.pending()),
             valid_from: state.map_or(0, |state| state.valid_from as u32),

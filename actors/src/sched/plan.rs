@@ -25,7 +25,7 @@ impl Scheduler {
         if self.bounds.state.is_none() {
             running.iter().for_each(|&arrival| self.catch_up(arrival));
         }
-        let mut choice = Choice { rows: Vec::new(), budget: self.budget(), claims: Claims::default() };
+        let mut choice = Choice { rows: Vec::new(), budget: self.budget(), claims: self.claims() };
         for arrival in running {
             self.choose(arrival, &mut choice);
         }
@@ -48,6 +48,15 @@ impl Scheduler {
         (choice.rows, rows)
     }
 
+    /// Blocks that the step in flight computes.
+    fn claims(&self) -> Claims {
+        let mut claims = Claims::default();
+        for sequence in self.sequences.values().filter(|sequence| sequence.ahead > 0) {
+            claims.add(sequence, (sequence.computed, sequence.next()), self.bounds.block_size);
+        }
+        claims
+    }
+
     /// Gives a running sequence its share of the step, if blocks can be had and nobody computes its next one already.
     fn choose(&mut self, arrival: u64, choice: &mut Choice) {
         if self.sequences[&arrival].phase != Phase::Running {
@@ -57,11 +66,12 @@ impl Scheduler {
         let count = if sequence.pending() == 1 { 1 } else { self.share(sequence, &choice.budget) };
         let waits =
             self.bounds.state.is_none() && choice.claims.cover_next_of(sequence, self.bounds.block_size);
-        if count == 0 || waits || !self.reserve(arrival, sequence.computed + count) {
+        let (start, end) = (sequence.next(), sequence.next() + count);
+        if count == 0 || waits || !self.reserve(arrival, end) {
             return;
         }
         self.spend(arrival, count, &mut choice.budget);
-        choice.claims.add(&self.sequences[&arrival], count, self.bounds.block_size);
+        choice.claims.add(&self.sequences[&arrival], (start, end), self.bounds.block_size);
         choice.rows.push((arrival, count));
     }
 
@@ -86,7 +96,8 @@ impl Scheduler {
         room
     }
 
-    /// Blocks for `positions` of a running sequence, taken from who comes last if need be. False when that was itself.
+    /// Blocks for `positions` of a running sequence, taken from who comes last if need be. False when that was itself, or when
+    /// a step is in flight: then nobody gives blocks back.
     pub(super) fn reserve(&mut self, arrival: u64, positions: usize) -> bool {
         loop {
             let sequence = &self.sequences[&arrival];
@@ -95,6 +106,9 @@ impl Scheduler {
                 let sequence = self.sequences.get_mut(&arrival).expect("it was just read");
                 sequence.blocks.extend(blocks);
                 return true;
+            }
+            if !self.flights.is_empty() {
+                return false;
             }
             let last = self.by_right().last().copied();
             let last = last.expect("the sequence that asks is running");
@@ -121,22 +135,24 @@ impl Scheduler {
 
     fn row(&self, arrival: u64, count: usize) -> StepRow {
         let sequence = &self.sequences[&arrival];
-        let (start, end) = (sequence.computed, sequence.computed + count);
+        let (start, end) = (sequence.next(), sequence.next() + count);
         let used = blocks_for(end, self.bounds.block_size);
-        let last = end == sequence.tokens.len();
+        let follows = end > sequence.tokens.len();
+        let last = count == sequence.pending();
         let size = self.bounds.block_size as usize;
         let write = start.max(sequence.state.map_or(0, |state| state.written)) / size;
         self.pool.expect_writes(sequence.blocks.get(write..used).unwrap_or_default(), sequence.owner());
         let wants = |offset: &u32| sequence.request.observe.wants(start as u32 + offset);
         StepRow {
             sequence: sequence.id(),
-            tokens: sequence.tokens[start..end].to_vec(),
+            tokens: if follows { vec![0] } else { sequence.tokens[start..end].to_vec() },
             start: start as u32,
             blocks: sequence.blocks[..used].to_vec(),
             images: Arc::clone(&sequence.request.images),
             state: sequence.row_state(self.bounds.state.and_then(|state| state.keep)),
             sample: last.then(|| sequence.sample(&self.bounds.end_tokens)),
             observe: (0..count as u32).filter(wants).collect(),
+            follows: follows.then(|| sequence.ends(&self.bounds.end_tokens).collect()),
         }
     }
 }

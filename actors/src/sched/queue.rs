@@ -211,7 +211,7 @@ impl Scheduler {
                 let theirs = self.class(sequence);
                 theirs < class || theirs == class && sequence.request.keeping.tenant == request.keeping.tenant
             }
-            Phase::Running => sequence.pending() > 1 && self.class(sequence) <= class,
+            Phase::Running => sequence.uncomputed() > 1 && self.class(sequence) <= class,
             Phase::Arriving | Phase::Doomed => false,
         };
         let spared = |sequence: &Sequence| match (self.bounds.store, sequence.stored) {

@@ -26,7 +26,7 @@ use super::stored::Shelf;
 use super::{Bounds, Promised, Scheduler};
 use crate::kv::{BlockHash, Pool, blocks_for};
 use crate::message::BlockName;
-use crate::sequence::{Sequence, State};
+use crate::sequence::{Phase, Sequence, State};
 
 /// Tokens since the start of the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,18 +44,18 @@ pub struct Reused {
 pub(super) struct Claims(BTreeSet<BlockHash>);
 
 impl Claims {
-    /// The next `count` tokens of `sequence` are computed in this step.
-    pub(super) fn add(&mut self, sequence: &Sequence, count: usize, block_size: u32) {
-        let first = sequence.computed / block_size as usize;
-        let end = blocks_for(sequence.computed + count, block_size).min(sequence.hashes.len());
+    /// The tokens of `sequence` from `start` up to `end` are computed in this step, or in the one in flight.
+    pub(super) fn add(&mut self, sequence: &Sequence, (start, end): (usize, usize), block_size: u32) {
+        let first = start / block_size as usize;
+        let end = blocks_for(end, block_size).min(sequence.hashes.len());
         self.0.extend(sequence.hashes.get(first..end).unwrap_or_default());
     }
 
     /// Whether the block that `sequence` would begin now is computed in this step.
     pub(super) fn cover_next_of(&self, sequence: &Sequence, block_size: u32) -> bool {
         let size = block_size as usize;
-        let next = sequence.computed / size;
-        sequence.computed.is_multiple_of(size)
+        let next = sequence.next() / size;
+        sequence.next().is_multiple_of(size)
             && next < sequence.reusable(block_size)
             && sequence.hashes.get(next).is_some_and(|hash| self.0.contains(hash))
     }
@@ -143,8 +143,8 @@ impl Scheduler {
         self.reused.replayed += replay as u64;
     }
 
-    /// Whether a waiting sequence of a model with a state finds more that is worth it when it waits: one of `rows`
-    /// belongs to a sequence with the same beginning that computes its next block now or later.
+    /// Whether a waiting sequence of a model with a state finds more that is worth it when it waits: one of `rows`, or one in
+    /// flight, belongs to a sequence with the same beginning that computes its next block now or later.
     pub(super) fn gains_by_waiting(&self, arrival: u64, rows: &[(u64, usize)]) -> bool {
         let Some(state) = self.bounds.state else { return false };
         let sequence = &self.sequences[&arrival];
@@ -156,7 +156,9 @@ impl Scheduler {
             return false;
         }
         let Some(hash) = sequence.hashes.get(decides) else { return false };
-        rows.iter().any(|(other, _)| self.sequences[other].hashes.get(decides) == Some(hash))
+        let same = |other: &Sequence| other.hashes.get(decides) == Some(hash);
+        rows.iter().any(|(other, _)| same(&self.sequences[other]))
+            || self.sequences.values().any(|s| s.ahead > 0 && s.phase == Phase::Running && same(s))
     }
 
     /// Shares what others have sealed of a running sequence's next blocks since it began.
@@ -164,7 +166,8 @@ impl Scheduler {
         let size = self.bounds.block_size as usize;
         let sequence = self.sequences.get_mut(&arrival).expect("only known sequences catch up");
         let owner = sequence.owner();
-        while sequence.computed == sequence.sealed * size
+        while sequence.ahead == 0
+            && sequence.computed == sequence.sealed * size
             && sequence.computed / size < sequence.reusable(size as u32)
         {
             let next = sequence.computed / size;

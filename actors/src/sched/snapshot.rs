@@ -73,8 +73,8 @@ impl Promised {
 pub(super) struct Taken {
     /// Read with the next step.
     left: Vec<(SnapshotName, Leavings)>,
-    /// Read by the step in flight.
-    reading: Vec<Leavings>,
+    /// Read by a step in flight, of this number.
+    reading: Vec<(u64, Leavings)>,
 }
 
 struct Leavings {
@@ -90,9 +90,10 @@ impl Leavings {
 }
 
 impl Taken {
-    /// The step in flight is done.
-    pub(super) fn read(&mut self, pool: &mut Pool) {
-        for Leavings { owner, block, slot } in self.reading.drain(..) {
+    /// The step of this number is done.
+    pub(super) fn read(&mut self, step: u64, pool: &mut Pool) {
+        let read = self.reading.extract_if(.., |(by, _)| *by == step);
+        for (_, Leavings { owner, block, slot }) in read {
             pool.give_back(block.into_iter().collect(), owner);
             if let Some(slot) = slot {
                 pool.state.give_back(slot, owner);
@@ -102,16 +103,16 @@ impl Taken {
 }
 
 impl Scheduler {
-    /// Snapshots that the step with these rows takes: of prompts that end with it, and of answers that have ended.
+    /// Snapshots that the next step, with these rows, takes: of prompts that end with it, and of answers that have ended.
     pub(super) fn snapshots(&mut self, rows: &[(u64, usize)]) -> Vec<Export> {
         let mut exports = Vec::new();
         for (name, leavings) in self.taken.left.drain(..) {
             exports.push(Export { reader: Reader::Snapshot(name), places: leavings.places() });
-            self.taken.reading.push(leavings);
+            self.taken.reading.push((self.steps + 1, leavings));
         }
         for &(arrival, count) in rows {
             let sequence = &self.sequences[&arrival];
-            let end = sequence.computed + count;
+            let end = sequence.next() + count;
             if end == sequence.request.prompt.len()
                 && let Some(name) = self.name(sequence, end)
             {

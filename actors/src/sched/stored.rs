@@ -92,8 +92,8 @@ pub struct StoreCounts {
 pub(super) struct Shelf {
     /// Sealed blocks that wait to be read, with the number of their sequence.
     keeps: Vec<(u64, BlockName, BlockId)>,
-    /// The sequences of those that the step in flight reads.
-    reading: Vec<u64>,
+    /// The sequences of those that a step in flight reads, behind its number.
+    reading: Vec<(u64, u64)>,
     held: BTreeMap<u64, Held>,
     counts: StoreCounts,
 }
@@ -122,12 +122,12 @@ impl Shelf {
         self.keeps.push((arrival, name, block));
     }
 
-    /// What the next step reads for the store.
-    pub(super) fn export(&mut self) -> Option<Export> {
+    /// What the step of this number reads for the store.
+    pub(super) fn export(&mut self, step: u64) -> Option<Export> {
         let count = self.keeps.len().min(KEEPS_A_STEP);
         let (mut names, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (arrival, name, block) in self.keeps.drain(..count) {
-            self.reading.push(arrival);
+            self.reading.push((step, arrival));
             names.push(name);
             places.push(Place::Block(block));
         }
@@ -135,9 +135,10 @@ impl Shelf {
         (count > 0).then_some(Export { reader: Reader::Store(names), places })
     }
 
-    /// The step in flight is done.
-    pub(super) fn read(&mut self, pool: &mut Pool) {
-        std::mem::take(&mut self.reading).into_iter().for_each(|arrival| self.close(arrival, 1, pool));
+    /// The step of this number is done.
+    pub(super) fn read(&mut self, step: u64, pool: &mut Pool) {
+        let read: Vec<_> = self.reading.extract_if(.., |(by, _)| *by == step).collect();
+        read.into_iter().for_each(|(_, arrival)| self.close(arrival, 1, pool));
     }
 
     /// The blocks of a sequence are wanted for another one: those that wait are not read.

@@ -26,6 +26,7 @@ pub fn bounds(reuse: bool, block_size: u32, blocks: usize) -> Bounds {
         state: None,
         store: None,
         timing: None,
+        ahead: false,
     }
 }
 

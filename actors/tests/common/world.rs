@@ -3,26 +3,26 @@
 
 mod asks;
 mod bounds;
+mod runs;
 mod within;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use millstream_actors::cache::Snapshots;
 use millstream_actors::kv::{BlockHash, BlockId, SlotId};
-use millstream_actors::message::{
-    CacheAsk, Chosen, Export, Exported, Found, Place, Reader, SequenceId, Step, StepDone, StepRow,
-};
-use millstream_actors::request::{Finish, Observe, Request, RequestId};
+use millstream_actors::message::{CacheAsk, Export, Exported, Found, Place, Reader, SequenceId, StepRow};
+use millstream_actors::rank::follow::Follow;
+use millstream_actors::request::{Observe, Request, RequestId};
 use millstream_actors::sched::{Adopted, Bounds, Scheduler, StateBounds};
 use millstream_actors::sequence::Phase;
-use millstream_actors::snapshot::Snapshot;
 use millstream_runtime::Time;
 
 use crate::windows::{self, Alone, ENTRY, EXACT, Given, NUMBERS, Store, WINDOW};
 
 pub use bounds::{bounds, request, with_snapshots, with_state};
+use runs::Flown;
 
 pub const END: u32 = 999;
 
@@ -104,16 +104,6 @@ impl Memory {
                 }
             }
         }
-    }
-
-    fn run(&mut self, step: &Step) -> StepDone {
-        for import in &step.imports {
-            self.import(import.place, &import.data);
-        }
-        let tokens = step.rows.iter().map(|row| self.row(row).map(|id| Chosen { id, logprobs: None }));
-        let tokens = tokens.collect();
-        let exported = step.exports.iter().map(|export| self.export(export)).collect();
-        StepDone { number: step.number, tokens, exported, ..StepDone::default() }
     }
 
     /// Snapshots that the step takes.
@@ -202,7 +192,10 @@ pub struct World {
     pub scheduler: Scheduler,
     memory: Memory,
     bounds: Bounds,
-    pub flight: Option<Step>,
+    flights: VecDeque<Flown>,
+    follow: Follow,
+    /// The next step that runs finds a logit that is not a number.
+    spoilt: bool,
     arriving: Vec<Arrival>,
     pub answers: BTreeMap<SequenceId, Vec<u32>>,
     /// What has not ended.
@@ -231,7 +224,9 @@ impl World {
                 windows: BTreeMap::new(),
             },
             bounds,
-            flight: None,
+            flights: VecDeque::new(),
+            follow: Follow::default(),
+            spoilt: false,
             arriving: Vec::new(),
             answers: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -324,46 +319,6 @@ impl World {
         self.requests.remove(&id);
     }
 
-    pub fn plan(&mut self) {
-        self.now += 1;
-        self.expire();
-        if self.flight.is_none()
-            && let Some(step) = self.scheduler.plan()
-        {
-            let prompts = step.rows.iter().map(|row| row.tokens.len()).filter(|&n| n > 1);
-            assert!(prompts.sum::<usize>() <= self.bounds.chunk_tokens, "the budget of a step");
-            assert!(step.rows.len() <= self.bounds.sequences_max);
-            self.check_time(&step);
-            self.flight = Some(step);
-        }
-    }
-
-    pub fn done(&mut self) {
-        let Some(step) = self.flight.take() else { return };
-        self.computed += step.rows.iter().map(|row| row.tokens.len()).sum::<usize>();
-        let mut done = self.memory.run(&step);
-        let tokens = self.scheduler.apply(&mut done).tokens;
-        for Exported { reader, data } in done.exported {
-            let Reader::Snapshot(name) = reader else { continue };
-            self.shelf.put(Snapshot { name, data });
-        }
-        for token in tokens {
-            let id = token.request.sequence();
-            self.found.insert(id.request, token.found);
-            let answer = self.answers.entry(id).or_default();
-            assert_eq!(token.position as usize, answer.len(), "tokens come in order, none twice");
-            answer.push(token.id);
-            if let Some(finish) = token.finish {
-                let answer = answer.clone();
-                let request = self.requests.remove(&id).expect("it has not ended before");
-                if self.exact() {
-                    assert_eq!(answer, alone(&request, &self.bounds).0, "the answer it gives alone");
-                }
-                assert_eq!(finish == Finish::Stop, self.bounds.end_tokens.contains(&token.id));
-            }
-        }
-    }
-
     /// Steps until nothing is left; false when it would take for ever.
     pub fn finish(&mut self) -> bool {
         for _ in 0..20_000 {
@@ -373,12 +328,12 @@ impl World {
             let asked = !self.asks.is_empty();
             self.answer();
             self.plan();
-            if self.flight.is_none() && self.arriving.is_empty() && !asked {
+            if self.flights.is_empty() && self.arriving.is_empty() && !asked {
                 break;
             }
             self.done();
         }
-        self.flight.is_none() && self.requests.is_empty()
+        self.flights.is_empty() && self.requests.is_empty()
     }
 
     /// The ledger agrees with itself; a block that is found holds the tokens it is named for, and none is found without

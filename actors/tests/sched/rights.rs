@@ -65,7 +65,7 @@ fn order(world: &mut World) -> Vec<u64> {
     let mut order = Vec::new();
     while !world.requests.is_empty() {
         world.plan();
-        let rows = world.flight.iter().flat_map(|step| &step.rows);
+        let rows = world.flight().into_iter().flat_map(|step| &step.rows);
         let begin: Vec<u64> = rows.filter(|row| row.start == 0).map(|row| row.sequence.request.0).collect();
         order.extend(begin);
         world.done();

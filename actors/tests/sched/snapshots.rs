@@ -78,7 +78,7 @@ fn what_an_ended_sequence_leaves_is_read_once() {
         let pool = world.scheduler.pool();
         assert_eq!((pool.used(), pool.state.used()), (1, usize::from(state)), "a block, and a slot");
         world.plan();
-        assert!(world.flight.as_ref().is_some_and(|step| step.rows.is_empty() && step.exports.len() == 1));
+        assert!(world.flight().is_some_and(|step| step.rows.is_empty() && step.exports.len() == 1));
         world.done();
         let pool = world.scheduler.pool();
         assert_eq!((pool.used(), pool.state.used()), (0, 0));

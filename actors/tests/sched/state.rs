@@ -57,7 +57,7 @@ fn replays_share_a_step() {
     }
     world.plan();
     let rows = |world: &World| -> Vec<(u64, u32, usize)> {
-        let rows = world.flight.iter().flat_map(|step| &step.rows);
+        let rows = world.flight().into_iter().flat_map(|step| &step.rows);
         rows.map(|row| (row.sequence.request.0, row.start, row.tokens.len())).collect()
     };
     let (start, tokens) = (40 - EXACT, 10 + EXACT as usize);
@@ -112,7 +112,7 @@ fn those_behind_a_sequence_that_waits_go_on() {
     world.add(request(4, &prompt(4, 12, 20), 1)); // it shares less than a replay with the first
     world.plan();
     let ids = |world: &World| -> Vec<u64> {
-        world.flight.iter().flat_map(|step| &step.rows).map(|row| row.sequence.request.0).collect()
+        world.flight().into_iter().flat_map(|step| &step.rows).map(|row| row.sequence.request.0).collect()
     };
     assert_eq!(ids(&world), [1], "the chunk is full");
     world.done();
@@ -191,7 +191,8 @@ fn a_prompt_whose_logits_are_observed_is_not_cut() {
         world.add(Request { observe, ..(*request(1, &prompt(1, 0, 30), 3)).clone() }.into());
         while !world.requests.is_empty() {
             world.plan();
-            for state in world.flight.iter().flat_map(|step| &step.rows).filter_map(|row| row.state.as_ref())
+            for state in
+                world.flight().into_iter().flat_map(|step| &step.rows).filter_map(|row| row.state.as_ref())
             {
                 assert_eq!(state.decoder_from, cut);
             }

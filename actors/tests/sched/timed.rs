@@ -46,7 +46,7 @@ proptest! {
 /// Tokens of each row of the next step, which is made.
 fn rows(world: &mut World) -> Vec<usize> {
     world.plan();
-    let rows = world.flight.as_ref().map(|step| step.rows.iter().map(|row| row.tokens.len()).collect());
+    let rows = world.flight().map(|step| step.rows.iter().map(|row| row.tokens.len()).collect());
     world.done();
     rows.unwrap_or_default()
 }
