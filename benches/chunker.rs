@@ -168,7 +168,24 @@ async fn growing(options: &Options, resources: &Resources) -> Result<()> {
         report(range, &steps[..ended], ratio);
     }
     report(&[1_000, u64::from(longest)], &steps[..ended], ratio);
+    noise(&steps[..ended]);
     Ok(())
+}
+
+/// How far apart two steps are, one behind the other, that compute as many tokens: the machine, which nothing predicts.
+fn noise(steps: &[Step]) {
+    let alike = steps.windows(2).filter(|pair| pair[0].before > 1_000 && pair[0].tokens == pair[1].tokens);
+    let apart = alike.map(|pair| (pair[1].time.as_secs_f64() / pair[0].time.as_secs_f64() - 1.0).abs());
+    let mut apart: Vec<f64> = apart.collect();
+    apart.sort_by(f64::total_cmp);
+    if !apart.is_empty() {
+        println!(
+            "  steps of as many tokens, one behind the other, are apart by: p50 {:.1} %, p90 {:.1} % ({} pairs)",
+            100.0 * part(&apart, 50),
+            100.0 * part(&apart, 90),
+            apart.len()
+        );
+    }
 }
 
 fn report(range: &[u64], steps: &[Step], ratio: impl Fn(&Step) -> f64) {

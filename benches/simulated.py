@@ -114,10 +114,11 @@ def main():
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--vocabulary", type=int, default=40_000)
+    parser.add_argument("--vocabulary", type=int, help="token ids below this one are asked")
     parser.add_argument("--split", action="store_true")
     options = parser.parse_args()
     model = "builtin" if str(options.model) == "builtin" else options.model.resolve()
+    options.vocabulary = options.vocabulary or (900 if model == "builtin" else 40_000)
     requests = drawn(options)
     with tempfile.TemporaryDirectory() as folder:
         topology, trace = pathlib.Path(folder, "topology.toml"), pathlib.Path(folder, "trace.jsonl")
